@@ -1,8 +1,8 @@
 """``rmqpy upgrade serve``: serve a directory's survey, digests and ranges to other hosts.
 
-The server only reads. It listens on the loopback interface or requires a token over TLS, and serves
-only files of the store, whatever path a request names. This is the only module of the upgrade that
-imports aiohttp.
+The server only reads, unless it is given the command of an agent: then a client with the token may
+drive the upgrade of the directory through it. It listens on the loopback interface or requires a
+token over TLS, and serves only files of the store, whatever path a request names.
 
 What clients can take is bounded: connections, one request each; the time until a request is
 complete, and that a client may leave an answer unread; the reads from the disk at a time. Answers
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import ParamSpec, TypeVar
 
@@ -22,8 +22,10 @@ from aiohttp import web
 from attrs import define, field
 
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, TOKEN_HEADER, LocalReplica
+from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, LocalReplica
 from rmqpy.upgrade.checks.requests import ReplicaRequests
+from rmqpy.upgrade.link.connections import AGENT_PATH, TOKEN_HEADER
+from rmqpy.upgrade.served_agent import relay
 
 TOKEN_BYTES_MIN = 16
 P = ParamSpec("P")
@@ -32,6 +34,12 @@ T = TypeVar("T")
 CONNECTIONS_MAX = 32
 """Further connections are closed."""
 READS_AT_ONCE = 4
+AGENTS_MAX = 4
+"""Connections that drive; more than one only while a lost one has not ended yet."""
+READ_ONLY = (
+    "found a directory that is served to be read only, expected one that may be changed; restart"
+    " rmqpy upgrade serve there with --drive -c broker.conf, or reach the host over ssh://"
+)
 HEAD_SECONDS = 20.0
 """The time that a client has for its request, and for TLS before it."""
 SEND_SECONDS = 60.0
@@ -49,15 +57,15 @@ class TokenAuth:
     certificate: str | None = None
     key: str | None = None
 
-    def check(self) -> None:
-        """Raise RmqError if anyone could read the store."""
-        if _is_loopback(self.host) and not self.token:
+    def check(self, *, driven: bool = False) -> None:
+        """Raise RmqError if anyone could read the store, or change it if it is ``driven``."""
+        if _is_loopback(self.host) and not self.token and not driven:
             return
         if len(self.token) < TOKEN_BYTES_MIN or self.certificate is None:
             raise RmqError(
-                f"serving on {self.host} needs a token of at least {TOKEN_BYTES_MIN} characters"
-                " (--token-file) and TLS (--certificate, --key); or serve on 127.0.0.1 and connect"
-                " through ssh -L"
+                f"serving on {self.host}{' with --drive' if driven else ''} needs a token of at"
+                f" least {TOKEN_BYTES_MIN} characters (--token-file) and TLS (--certificate,"
+                f" --key){'' if driven else '; or serve on 127.0.0.1 and connect through ssh -L'}"
             )
 
     def tls(self) -> ssl.SSLContext | None:
@@ -77,7 +85,15 @@ class TokenAuth:
 class _Connection(web.RequestHandler):
     """A connection that is aborted if the client does not do the next thing in time."""
 
+    upgraded: asyncio.StreamReader | None = None
+    """What receives the data of a connection that is no longer HTTP."""
     _timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        if self.upgraded is None:
+            super().data_received(data)
+        else:
+            self.upgraded.feed_data(data)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -85,6 +101,8 @@ class _Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.expect(None)
+        if self.upgraded is not None:
+            self.upgraded.feed_eof()
         super().connection_lost(exc)
 
     def expect(self, seconds: float | None) -> None:
@@ -110,14 +128,35 @@ def expect(request: web.Request, seconds: float | None) -> None:
         request.protocol.expect(seconds)
 
 
-def application(replica: LocalReplica, token: str) -> web.Application:
-    """Return the application that answers survey, digest, range, sums, status, facts, and clock."""
-    server = _Answers(ReplicaRequests(replica))
+def application(
+    replica: LocalReplica, token: str, agent: Sequence[str] | None = None
+) -> web.Application:
+    """Return the application that answers survey, digest, range, sums, status, facts, and clock.
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    ``agent`` is the command that it starts for a machine that drives the upgrade.
+    """
+    server = _Answers(ReplicaRequests(replica))
+    agents = asyncio.Semaphore(AGENTS_MAX)
+
+    def may_ask(request: web.Request) -> bool:
         expect(request, None)
         token_sent = request.headers.get(TOKEN_HEADER, "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(token_sent, token.encode()):
+        return hmac.compare_digest(token_sent, token.encode())
+
+    async def drive(request: web.Request) -> web.StreamResponse:
+        if not may_ask(request):
+            return _refusal(request, 403, "wrong token")
+        if agent is None:
+            return _refusal(request, 403, READ_ONLY)
+        if agents.locked():
+            return _refusal(request, 503, f"found {AGENTS_MAX} connections that drive, expected 1")
+        assert isinstance(request.protocol, _Connection)
+        request.protocol.upgraded = asyncio.StreamReader()
+        async with agents:
+            return await relay(request, request.protocol.upgraded, agent)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if not may_ask(request):
             return _refusal(request, 403, "wrong token")
         try:
             pieces, size = await server.answer(request)
@@ -130,6 +169,7 @@ def application(replica: LocalReplica, token: str) -> web.Application:
         return await _sent(request, pieces, size)
 
     app = web.Application()
+    app.router.add_get(AGENT_PATH, drive)
     app.router.add_get("/v1/{what}", answer)
     return app
 
@@ -154,14 +194,27 @@ async def _sent(request: web.Request, pieces: Pieces, size: int) -> web.StreamRe
     return response
 
 
-def run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; call ``ready`` with the URL once the server listens."""
-    auth.check()
-    asyncio.run(_run(replica, auth, ready))
+def run(
+    replica: LocalReplica,
+    auth: TokenAuth,
+    ready: Callable[[str], None],
+    agent: Sequence[str] | None = None,
+) -> None:
+    """Serve until interrupted; call ``ready`` with the URL once the server listens.
+
+    ``agent`` is the command that serves a machine that drives the upgrade.
+    """
+    auth.check(driven=agent is not None)
+    asyncio.run(_run(replica, auth, ready, agent))
 
 
-async def _run(replica: LocalReplica, auth: TokenAuth, ready: Callable[[str], None]) -> None:
-    runner = web.AppRunner(application(replica, auth.token), access_log=None)
+async def _run(
+    replica: LocalReplica,
+    auth: TokenAuth,
+    ready: Callable[[str], None],
+    agent: Sequence[str] | None = None,
+) -> None:
+    runner = web.AppRunner(application(replica, auth.token, agent), access_log=None)
     await runner.setup()
     loop, requests = asyncio.get_running_loop(), runner.server
     assert requests is not None

@@ -15,7 +15,8 @@ import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
 from rmqpy.model.errors import NetworkError, RmqError
-from rmqpy.upgrade.link.driver import RETRY_SECONDS, AgentLink, ssh_command
+from rmqpy.upgrade.link.connections import ssh_command, start_program
+from rmqpy.upgrade.link.driver import RETRY_SECONDS, AgentLink
 from rmqpy.upgrade.link.frames import Frame, read_frame, write_frame
 
 NAMES = ("n0", "n1", "n2")
@@ -206,7 +207,9 @@ def test_a_frame_is_read_as_it_was_written() -> None:
 def test_a_host_that_never_answers_is_given_up() -> None:
     notes: list[str] = []
     pauses: list[float] = []
-    link = AgentLink("ssh://h", ["false"], notes.append, pauses.append)
+    link = AgentLink(
+        "ssh://h", lambda: start_program(["false"]), "look", notes.append, pauses.append
+    )
     with pytest.raises(NetworkError, match="ssh://h: found no answer of rmqpy upgrade agent"):
         link.request(Frame("get", {}))
     assert pauses == [*RETRY_SECONDS] and len(notes) == len(pauses)

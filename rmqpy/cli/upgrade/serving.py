@@ -1,8 +1,9 @@
-"""``rmqpy upgrade serve``: let other hosts read a directory."""
+"""``rmqpy upgrade serve``: let other hosts read a directory, or drive its upgrade."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_readable, read_token
@@ -13,10 +14,16 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.upgrade.checks.replica import LocalReplica
 
 
 def add_verbs(verbs: Commands) -> None:
-    serve = add_verb(verbs, "serve", "serve this directory to other hosts, read only", _serve)
+    serve = add_verb(
+        verbs,
+        "serve",
+        "serve this directory to other hosts: to read it, and with --drive to upgrade it",
+        _serve,
+    )
     serve.add_argument("directory", metavar="DIR")
     serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
     serve.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
@@ -24,6 +31,19 @@ def add_verbs(verbs: Commands) -> None:
     serve.add_argument("--token-file", metavar="FILE", help="token that clients must send")
     serve.add_argument("--certificate", metavar="FILE", help="TLS certificate, PEM")
     serve.add_argument("--key", metavar="FILE", help="key of the certificate")
+    serve.add_argument(
+        "--drive",
+        action="store_true",
+        help="also carry out apply, switch, leave, rollback, and finalize in this directory for the"
+        " machine that drives the group; requires a token, TLS, and -c",
+    )
+    serve.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="with --drive: a start or stop command in group.toml that may be run here",
+    )
     serve.set_defaults(every_md5=True, may_be_empty=True)
 
 
@@ -47,5 +67,15 @@ def _serve(options: argparse.Namespace) -> int:
         certificate=options.certificate,
         key=options.key,
     )
-    run(replica, auth, lambda address: print(f"ready: {address}", flush=True))
+    agent = _agent_command(options, replica) if options.drive else None
+    run(replica, auth, lambda address: print(f"ready: {address}", flush=True), agent)
     return EXIT_DONE
+
+
+def _agent_command(options: argparse.Namespace, replica: LocalReplica) -> list[str]:
+    """Return the command that starts the agent of a driving machine."""
+    if replica.plan.config_path is None:
+        raise RmqError("serve --drive needs the broker.conf, which switch writes: add -c FILE")
+    words = ["upgrade", "agent", "--only", replica.root, "-c", replica.plan.config_path]
+    words += [word for command in options.allow for word in ("--allow", command)]
+    return [sys.executable, "-m", "rmqpy.cli", *words]

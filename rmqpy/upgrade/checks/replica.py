@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -22,6 +21,7 @@ from rmqpy.model.errors import NetworkError, RmqError, StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.member_facts import MemberFacts, read_member_facts
+from rmqpy.upgrade.link.connections import TOKEN_HEADER, trusting
 from rmqpy.upgrade.plan.evidence import current_journal
 from rmqpy.upgrade.plan.node_context import NodeContext, range_digest
 from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
@@ -42,7 +42,6 @@ ANSWER_BYTES_MAX = {
 """The limits of one answer."""
 
 REQUEST_SECONDS_MAX = 600
-TOKEN_HEADER = "X-Rmqpy-Token"
 _DIGEST = re.compile(rb"[0-9a-f]{32}|absent")
 
 
@@ -242,8 +241,8 @@ class RemoteReplica:
         request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
         if self.token and not url.startswith("https:"):
             raise RmqError(f"{self.address}: a token is not sent without TLS; use https://")
-        trusting = urllib.request.HTTPSHandler(context=_trusting(self.authority))
-        opener = urllib.request.build_opener(trusting, _NoRedirects)
+        secure = urllib.request.HTTPSHandler(context=trusting(self.authority))
+        opener = urllib.request.build_opener(secure, _NoRedirects)
         try:
             with opener.open(request, timeout=REQUEST_SECONDS_MAX) as answer:
                 data: bytes = answer.read(ANSWER_BYTES_MAX[what] + 1)
@@ -282,16 +281,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *arguments: object) -> None:
         return None
-
-
-def _trusting(authority: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=authority)
-    except ssl.SSLError as error:
-        raise RmqError(
-            f"{authority}: found no certificates ({error.reason}), expected PEM; give the file of"
-            " the certificates to trust"
-        ) from None
 
 
 @define(slots=True, frozen=True)

@@ -68,8 +68,7 @@ class GroupMember:
     rmqpy: str = ""
 
     @property
-    def is_linked(self) -> bool:
-        """Whether its host is reached over ssh."""
+    def is_over_ssh(self) -> bool:
         return self.host.startswith(SSH)
 
     @property
@@ -77,16 +76,11 @@ class GroupMember:
         return self.host == LOCAL
 
     @property
-    def is_driven(self) -> bool:
-        """Whether this machine can change the member: over ``https://`` it can only be read."""
-        return self.is_local or self.is_linked
-
-    @property
     def replica(self) -> str:
         """The member as an argument of the long form: ``NAME=DIR`` or ``NAME=URL``."""
         if self.is_local:
             return f"{self.name}={self.directory}"
-        if self.is_linked:
+        if self.is_over_ssh:
             return f"{self.name}={self.host}{self.directory}"
         return f"{self.name}={self.host}"
 
@@ -110,13 +104,8 @@ class GroupFile:
 
     @property
     def linked(self) -> list[GroupMember]:
-        """The members on hosts that are reached over ssh."""
-        return [each for each in self.members if each.is_linked]
-
-    @property
-    def only_read(self) -> list[GroupMember]:
-        """The members that this machine cannot change."""
-        return [each for each in self.members if not each.is_driven]
+        """The members on other hosts."""
+        return [each for each in self.members if not each.is_local]
 
     @property
     def peers(self) -> str:

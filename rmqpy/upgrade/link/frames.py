@@ -8,7 +8,8 @@ frame       sent by   meaning
 ``hello``   agent     the first frame: ``protocol``, the version of this form, and ``version``
 ``get``     driver    a question about a directory of the agent's host (``what``, ``query``)
 ``run``     driver    run ``words``, a verb of ``rmqpy upgrade``, with the body as its plan
-``shell``   driver    run ``command``: the start or the stop of a broker
+``shell``   driver    run ``command``: the start or the stop of a broker; with ``dry_run``, only
+                      say whether it may be run
 ``config``  driver    the content of the broker.conf ``path``; the answer has ``HOME``
 ``port``    driver    whether no process of the host listens on ``port`` (``free``)
 ``ask``     agent     while ``run``: a question about ``replica``, which the driver can read
@@ -29,7 +30,7 @@ from attrs import define
 
 from rmqpy.model.errors import NetworkError
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 HEAD_BYTES_MAX: Final = 1 << 20
 BODY_BYTES_MAX: Final = 1 << 30
 

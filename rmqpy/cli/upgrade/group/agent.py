@@ -1,7 +1,8 @@
-"""``rmqpy upgrade agent``: carry out on this host what another machine asks over ssh.
+"""``rmqpy upgrade agent``: carry out on this host what the machine that drives an upgrade asks.
 
 It speaks :mod:`rmqpy.upgrade.link.frames` on its standard streams, and ends when they are closed.
-What it may do is what the user of the ssh connection may do.
+Over ssh it may do what the user of the connection may do; ``rmqpy upgrade serve`` limits it to the
+directory that is served (:mod:`rmqpy.cli.upgrade.group.limits`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from attrs import define, field
 from rmqpy import __version__
 from rmqpy.cli.given_files import read_given
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, add_log_options
+from rmqpy.cli.upgrade.group.limits import AgentLimits, limits_of
 from rmqpy.cli.upgrade.group.shell import is_free_port, run_shell
 from rmqpy.cli.upgrade.replicas import local_replicas
 from rmqpy.model.errors import NetworkError, RmqError
@@ -32,8 +34,16 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Commands) -> None:
-    text = "answer the machine that drives an upgrade; started by it, over ssh"
+    text = "answer the machine that drives an upgrade; started by ssh or by serve --drive"
     agent = verbs.add_parser("agent", help=text, description=text)
+    agent.add_argument("--only", metavar="DIR", help="answer about this directory only")
+    agent.add_argument("-c", dest="config", metavar="FILE", help="with --only: its broker.conf")
+    agent.add_argument(
+        "--allow",
+        action="append",
+        metavar="COMMAND",
+        help="with --only: a command that starts or stops its broker",
+    )
     add_log_options(agent)
     agent.set_defaults(command=_agent)
 
@@ -41,7 +51,7 @@ def add_verbs(verbs: Commands) -> None:
 def _agent(options: argparse.Namespace) -> int:
     output = sys.stdout.buffer
     with redirect_stdout(sys.stderr):  # nothing but frames may appear on the standard output
-        Agent(sys.stdin.buffer, output).serve()
+        Agent(sys.stdin.buffer, output, limits_of(vars(options))).serve()
     return EXIT_DONE
 
 
@@ -51,6 +61,7 @@ class Agent:
 
     reader: ByteReader
     writer: ByteWriter
+    limits: AgentLimits | None = None
     _requests: dict[tuple[str, str], ReplicaRequests] = field(factory=dict)
 
     def serve(self) -> None:
@@ -70,6 +81,8 @@ class Agent:
     def _answer(self, frame: Frame) -> Frame:
         from rmqpy.upgrade.link.frames import Frame
 
+        if self.limits is not None:
+            self.limits.check(frame)
         match frame.kind:
             case "get":
                 requests = self._requests_of(frame.head)
@@ -85,6 +98,8 @@ class Agent:
                 free = is_free_port(int(frame.head["port"]))
                 return Frame("data", {"free": free})
             case "shell":
+                if frame.head.get("dry_run"):
+                    return Frame("done", {"code": EXIT_DONE})
                 code, shown = run_shell(frame.head["command"], Path.cwd())
                 return Frame("done", {"code": code}, shown.encode())
         raise RmqError(f"found a frame {frame.kind!r}, expected get, run, shell, config, or port")

@@ -12,7 +12,7 @@ from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.aligning import obstacles, print_obstacles, replica_of, signed_plan
 from rmqpy.cli.upgrade.carry_out import carry_out, recorded_context
 from rmqpy.cli.upgrade.contexts import locked, plan_context_of
-from rmqpy.cli.upgrade.group.hosts import DRIVER, by_hand, long_form, run_there
+from rmqpy.cli.upgrade.group.hosts import DRIVER, long_form, reach_hosts, run_there
 from rmqpy.cli.upgrade.output import journal_json, print_result
 from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
 
@@ -26,6 +26,7 @@ def apply_group(options: argparse.Namespace, group: GivenGroup) -> int:
     """Continue what is half done, else carry out the parts of the plan that are left."""
     from rmqpy.upgrade.steps.given_up import check_given_up
 
+    reach_hosts(options, group.file)
     resumed = {} if options.dry_run else _resume(options, group)
     plan = signed_plan(options.plan or str(group.plan), read_secret(options.key))
     if resumed and plan.id not in {journal["plan"] for journal in resumed.values()}:
@@ -34,7 +35,7 @@ def apply_group(options: argparse.Namespace, group: GivenGroup) -> int:
     check_given_up(plan, options.give_up)
     members = {part.replica: group.file.member(part.replica) for part in plan.nodes}
     local = [part for part in plan.nodes if members[part.replica].is_local]
-    linked = [part for part in plan.nodes if members[part.replica].is_linked]
+    linked = [part for part in plan.nodes if not members[part.replica].is_local]
     for part in local:
         replica_of(context, part)
     if options.dry_run:
@@ -52,14 +53,7 @@ def apply_group(options: argparse.Namespace, group: GivenGroup) -> int:
     }
     for part in linked:
         done[part.replica] = _apply_there(options, group, context, plan, part)
-    words = ["apply", "--plan", "plan.json", "--node"]
-    left = [
-        f"{each.name}: copy plan.json to its host and run there:"
-        f" {by_hand(group.file, each, [*words, each.name])}"
-        for each in group.file.only_read
-        if each.name in members
-    ]
-    return _print_journals(options, done, left)
+    return _print_journals(options, done)
 
 
 def _apply_there(
@@ -107,9 +101,7 @@ def _resume(options: argparse.Namespace, group: GivenGroup) -> dict[str, dict[st
     return journals
 
 
-def _print_journals(
-    options: argparse.Namespace, journals: dict[str, dict[str, Any]], left: list[str] | None = None
-) -> int:
+def _print_journals(options: argparse.Namespace, journals: dict[str, dict[str, Any]]) -> int:
     lines = [f"{name}: plan {journal['plan']} is applied" for name, journal in journals.items()]
-    print_result(options, journals, [*lines, *(left or ())])
+    print_result(options, journals, lines)
     return EXIT_DONE

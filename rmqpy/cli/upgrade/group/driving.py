@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.group.facts import view_group
+from rmqpy.cli.upgrade.group.hosts import reach_hosts
 from rmqpy.cli.upgrade.group.table import command_of, group_json, group_lines
 from rmqpy.cli.upgrade.options import add_verb
 from rmqpy.cli.upgrade.output import ask, print_result
@@ -73,6 +74,7 @@ def _next(options: argparse.Namespace) -> int:
     _refuse_contradictions(view)
     if step is NextStep.NOTHING:
         return EXIT_DONE
+    reach_hosts(options, group.file)
     ask(options, f"carry out the next step, {command_of(step)}")
     code, result = _perform(options, group, view, step)
     if options.format == "json":
@@ -95,6 +97,7 @@ def _run(options: argparse.Namespace) -> int:
         _refuse_contradictions(view)
         step = view.state.next_step(returning=returning)
         if before is None:
+            reach_hosts(options, group.file)
             ask(options, f"carry out the steps from {view.state.name} to {target.name}")
         if step in (NextStep.LOOK, NextStep.NOTHING) or before == (view.state, step):
             code = EXIT_NO

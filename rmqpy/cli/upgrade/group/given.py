@@ -95,9 +95,7 @@ def use_group(options: argparse.Namespace) -> GivenGroup | None:
         )
     file = group.file
     options.replica = [each.replica for each in file.members]
-    options.config = [
-        f"{each.name}={group.config_of(each)}" for each in file.members if each.is_driven
-    ]
+    options.config = [f"{each.name}={group.config_of(each)}" for each in file.members]
     for name in ("token_file", "authority", "key"):
         text = getattr(file, name)
         if name in given and given[name] is None and text:

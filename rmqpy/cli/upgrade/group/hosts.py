@@ -1,4 +1,4 @@
-"""The other hosts of a group: links over ssh, and the verbs that are run there.
+"""The other hosts of a group: links over ssh or TLS, and the verbs that are run there.
 
 A verb is run on a member's host in its long form: the member is a directory there, and every other
 member is written ``NAME=driver:``, which means that this machine answers for it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,12 +16,14 @@ from urllib.parse import urlsplit
 
 from attrs import define, field
 
+from rmqpy.cli.given_files import read_token
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import Replica
     from rmqpy.upgrade.group.group_file import GroupFile, GroupMember
+    from rmqpy.upgrade.link.connections import Connection
     from rmqpy.upgrade.link.driver import AgentLink
     from rmqpy.upgrade.link.frames import Frame
 
@@ -37,12 +38,26 @@ class Hosts:
 
     _links: dict[str, AgentLink] = field(factory=dict)
 
-    def link(self, host: str, program: str = PROGRAM) -> AgentLink:
+    def over_ssh(self, host: str, program: str = PROGRAM) -> AgentLink:
         """Return the link to ``ssh://[USER@]HOST[:PORT]``."""
-        from rmqpy.upgrade.link.driver import AgentLink, ssh_command
+        from rmqpy.upgrade.link.connections import ssh_command, start_program
+
+        command = ssh_command(host, program)
+        remedy = "check that ssh reaches it without a password and that rmqpy is installed there"
+        return self._link(host, lambda: start_program(command), remedy)
+
+    def over_tls(self, url: str, token: str, authority: str | None) -> AgentLink:
+        """Return the link to the agent of ``rmqpy upgrade serve --drive``."""
+        from rmqpy.upgrade.link.connections import connect_served
+
+        remedy = "check that rmqpy upgrade serve --drive runs there"
+        return self._link(url, lambda: connect_served(url, token, authority), remedy)
+
+    def _link(self, host: str, connect: Callable[[], Connection], remedy: str) -> AgentLink:
+        from rmqpy.upgrade.link.driver import AgentLink
 
         if host not in self._links:
-            self._links[host] = AgentLink(host, ssh_command(host, program), _note)
+            self._links[host] = AgentLink(host, connect, remedy, _note)
         return self._links[host]
 
     def close(self) -> None:
@@ -60,7 +75,7 @@ def linked_replica(options: argparse.Namespace, name: str, address: str, config:
     from rmqpy.upgrade.checks.replica import LinkedReplica
 
     parts = urlsplit(address)
-    link = hosts_of(options).link(f"ssh://{parts.netloc}", program_of(options, name))
+    link = hosts_of(options).over_ssh(f"ssh://{parts.netloc}", program_of(options, name))
     at = {"name": name, "directory": parts.path, "config": config}
     return LinkedReplica(name, address, fetch=lambda what, query: link.get(what, query, at))
 
@@ -91,6 +106,22 @@ def program_of(options: argparse.Namespace, name: str) -> str:
     return group.file.member(name).rmqpy or PROGRAM if group is not None else PROGRAM
 
 
+def link_to(options: argparse.Namespace, member: GroupMember) -> AgentLink:
+    """Return the link over which the member can be changed."""
+    hosts = hosts_of(options)
+    if member.is_over_ssh:
+        return hosts.over_ssh(member.host, member.rmqpy or PROGRAM)
+    return hosts.over_tls(member.host, read_token(options.token_file), options.authority)
+
+
+def reach_hosts(options: argparse.Namespace, group: GroupFile) -> None:
+    """Connect to all other hosts, so that one that lets nothing be changed refuses before the first
+    change. Raise RmqError with its reason.
+    """
+    for member in group.linked:
+        link_to(options, member).open()
+
+
 def run_there(
     options: argparse.Namespace,
     member: GroupMember,
@@ -106,7 +137,7 @@ def run_there(
     from rmqpy.upgrade.link.frames import Frame
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
-    link = hosts_of(options).link(member.host, member.rmqpy or PROGRAM)
+    link = link_to(options, member)
     frame = Frame("run", {"words": [*words, "--format", "json"]}, plan)
     done = link.request(frame, partial(_answered, {each.name: each for each in replicas}))
     code = int(done.head["code"])
@@ -143,12 +174,18 @@ def _answered(replicas: Mapping[str, Replica], question: Frame) -> Frame:
     return Frame("refused", {"text": text})
 
 
-def shell_there(options: argparse.Namespace, member: GroupMember, command: str) -> tuple[int, str]:
-    """Run a command on the member's host; return its exit code and the end of its output."""
+def shell_there(
+    options: argparse.Namespace, member: GroupMember, command: str, *, dry_run: bool = False
+) -> tuple[int, str]:
+    """Run a command on the member's host; return its exit code and the end of its output.
+
+    With ``dry_run`` the host only says whether it would. Raise RmqError if it would not.
+    """
     from rmqpy.upgrade.link.frames import Frame
 
-    link = hosts_of(options).link(member.host, member.rmqpy or PROGRAM)
-    done = link.request(Frame("shell", {"command": command}))
+    done = link_to(options, member).request(
+        Frame("shell", {"command": command, "dry_run": dry_run})
+    )
     return int(done.head["code"]), done.body.decode("utf-8", "replace")
 
 
@@ -156,11 +193,3 @@ def long_form(group: GroupFile, member: GroupMember) -> list[str]:
     """Return the arguments that name the members for a verb on the host of one of them."""
     others = [f"{each.name}={DRIVER}" for each in group.members if each is not member]
     return [f"{member.name}={member.directory}", *others, "-c", f"{member.name}={member.config}"]
-
-
-def by_hand(group: GroupFile, member: GroupMember, words: Sequence[str]) -> str:
-    """Return the command to run on the host of a member that is only read, over https."""
-    others = [each.replica for each in group.members if each is not member and not each.is_local]
-    given = [f"{member.name}={member.directory}", *others]
-    config = ["-c", f"{member.name}={member.config}"]
-    return shlex.join(["rmqpy", "upgrade", *words, *given, *config])

@@ -69,7 +69,7 @@ def _init(options: argparse.Namespace) -> int:
         token_file=options.token_file or "",
         authority=options.authority or "",
         members=tuple(
-            evolve(each, rmqpy=options.rmqpy or "") if each.is_linked else each
+            evolve(each, rmqpy=options.rmqpy or "") if each.is_over_ssh else each
             for each in proposal.group.members
         ),
     )
@@ -115,7 +115,7 @@ def _read(options: argparse.Namespace, text: str) -> tuple[str, str, bytes, Mapp
     if text.startswith("ssh://"):
         parts = urlsplit(text)
         host = f"ssh://{parts.netloc}"
-        link = hosts_of(options).link(host, options.rmqpy or PROGRAM)
+        link = hosts_of(options).over_ssh(host, options.rmqpy or PROGRAM)
         found = link.request(Frame("config", {"path": parts.path}))
         return host, parts.path, found.body, {"HOME": str(found.head["HOME"])}
     if text.startswith(("https://", "http://")):
@@ -137,7 +137,7 @@ def _is_free(options: argparse.Namespace, broker: FoundBroker, port: int) -> boo
     if broker.host == LOCAL:
         return is_free_port(port)
     if broker.host.startswith("ssh://"):
-        link = hosts_of(options).link(broker.host, options.rmqpy or PROGRAM)
+        link = hosts_of(options).over_ssh(broker.host, options.rmqpy or PROGRAM)
         answer = link.request(Frame("port", {"port": port}))
         return bool(answer.head["free"])
     return True

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.group.hosts import by_hand, long_form, run_there
+from rmqpy.cli.upgrade.group.hosts import long_form, reach_hosts, run_there
 from rmqpy.cli.upgrade.output import print_result
 from rmqpy.cli.upgrade.switching import carry_out_switch
 
@@ -24,9 +24,10 @@ def switch_hosts(options: argparse.Namespace, group: GivenGroup, context: PlanCo
     """
     from rmqpy.upgrade.steps.planning import plan_switch
 
+    reach_hosts(options, group.file)
     facts = {each.name: each.facts() for each in context.group.replicas}
     left = [each for each in group.file.members if not facts[each.name].dledger]
-    linked = [each for each in left if each.is_linked]
+    linked = [each for each in left if not each.is_local]
     has_local = any(each.is_local for each in left)
     if has_local:
         plan_switch(context)
@@ -40,16 +41,6 @@ def switch_hosts(options: argparse.Namespace, group: GivenGroup, context: PlanCo
         for member in linked:
             _switch_there(options, group, context, member, dry_run=False)
             lines.append(f"{member.name}: switched")
-    for member in group.file.only_read:
-        if member in left:
-            words = [
-                "switch",
-                "--peers",
-                group.file.peers,
-                "--self-id",
-                f"{member.name}={member.id}",
-            ]
-            lines.append(f"{member.name}: run on its host: {by_hand(group.file, member, words)}")
     names = [each.name for each in left]
     end = "every member could be switched" if options.dry_run else "switched: start the brokers"
     print_result(options, {"nodes": names, "dry_run": options.dry_run}, [*lines, end])
@@ -74,17 +65,10 @@ def plan_leaving_of_hosts(
     options: argparse.Namespace, group: GivenGroup, context: PlanContext
 ) -> Plan:
     """Return one plan with the parts that the members' hosts have planned."""
-    from rmqpy.model.errors import RmqError
     from rmqpy.upgrade.plan.plan import Plan
     from rmqpy.upgrade.steps.planning import plan_leaving
 
-    if group.file.only_read:
-        listed = ", ".join(each.name for each in group.file.only_read)
-        raise RmqError(
-            f"found members that can only be read ({listed}), expected local ones or ssh://: each"
-            " host plans the way back of its own members; run rmqpy upgrade leave there, with the"
-            " other members as NAME=https://HOST:PORT"
-        )
+    reach_hosts(options, group.file)
     plans = []
     if any(each.is_local for each in group.file.members):
         plans.append(plan_leaving(context))

@@ -51,6 +51,9 @@ def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: 
         )
         return EXIT_NO
     for member in members:
+        if not member.is_local:
+            shell_there(options, member, _command(member, starts=starts), dry_run=True)
+    for member in members:
         _run_command(options, group, member, _command(member, starts=starts))
         _wait(options, group, member, running=starts)
     return EXIT_DONE
@@ -69,7 +72,7 @@ def _run_command(
     options: argparse.Namespace, group: GivenGroup, member: GroupMember, command: str
 ) -> None:
     """Run a command on the host of a member."""
-    if member.is_linked:
+    if not member.is_local:
         code, shown = shell_there(options, member, command)
     else:
         code, shown = run_shell(command, group.folder)

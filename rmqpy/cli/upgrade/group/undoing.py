@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.carry_out import described, recorded_context
 from rmqpy.cli.upgrade.contexts import locked
-from rmqpy.cli.upgrade.group.hosts import run_there
+from rmqpy.cli.upgrade.group.hosts import reach_hosts, run_there
 from rmqpy.cli.upgrade.output import journal_json, print_result
 from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
 
@@ -24,6 +24,7 @@ def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
     from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
+    reach_hosts(options, group.file)
     facts = {each.name: each.facts() for each in all_replicas(options)}
     taken = {name: each for name, each in facts.items() if _can_be_undone(each)}
     newest = newest_step((step_of(each.steps), each.since_ms) for each in taken.values())
@@ -61,11 +62,6 @@ def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
             ]
             done[member.name] = run_there(options, member, words)
     texts = [f"{name}: {newest.value} is taken back" for name in done]
-    texts += [
-        f"{each.name}: run on its host: rmqpy upgrade rollback {each.directory}"
-        for each in group.file.only_read
-        if each.name in names
-    ]
     print_result(options, done, texts)
     return EXIT_DONE
 
@@ -80,6 +76,7 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
     """Give up the way back of the last plans, on all members."""
     from rmqpy.upgrade.plan.engine import finalize
 
+    reach_hosts(options, group.file)
     done: dict[str, Any] = {
         each.name: journal_json(finalize(recorded_context(options, each.root)))
         for each in local_replicas(options)
@@ -87,9 +84,5 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
     for member in group.file.linked:
         done[member.name] = run_there(options, member, ["finalize", member.directory])
     lines = [f"{name}: the upgrade is final, undo records removed" for name in done]
-    lines += [
-        f"{each.name}: run on its host: rmqpy upgrade finalize {each.directory}"
-        for each in group.file.only_read
-    ]
     print_result(options, done, lines)
     return EXIT_DONE
