@@ -40,11 +40,15 @@ _ZERO_STEP = 1 << 16
 
 @define(slots=True, frozen=True)
 class QueueSync:
-    """A task that syncs the files of a queue with units, up to ``end``, that are not durable."""
+    """A task that syncs the files of a queue with units, up to ``end``, that are not durable.
+
+    ``removals`` is how often units had been removed when the task was taken.
+    """
 
     queue: ConsumeQueue
     end: int
     parts: tuple[MappedFile, ...]
+    removals: int
 
     def run(self) -> None:
         """Sync the files. Blocks; may run in a worker thread. The caller reports it with
@@ -75,6 +79,8 @@ class ConsumeQueue:
         self._dirty_from = 0
         self._cleared = False
         """True if units were removed and their removal is not durable yet."""
+        self._removals = 0
+        """How often units were removed."""
         self._gone_below = 0
         """The last known start of the log."""
         self.began_again = False
@@ -276,6 +282,7 @@ class ConsumeQueue:
         process (removed units, zeros) may only be in the page cache.
         """
         self._cleared = True
+        self._removals += 1
         self._touched.add(self)
         if self._segments:
             self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
@@ -286,16 +293,23 @@ class ConsumeQueue:
         if start >= self._end and not self._cleared:
             return None
         parts = (file for file in self._segments if file.end_offset > start)
-        return QueueSync(self, self._end, tuple(parts))
+        return QueueSync(self, self._end, tuple(parts), self._removals)
 
     def synced(self, sync: QueueSync) -> None:
-        """Record that a sync was run without an error."""
+        """Record that a sync was run without an error.
+
+        If units were removed meanwhile, it may have written them before, and not the units that
+        have taken their place since: the next sync covers all of it again.
+        """
+        if sync.removals != self._removals:
+            return
         self._dirty_from = max(self._dirty_from, min(sync.end, self._end))
         self._cleared = False
 
     def destroy(self) -> None:
         """Remove all files."""
         self._touched.add(self)
+        self._removals += 1
         while self._segments:
             self._segments.drop_last()
         self._end = self._min = self._dirty_from = 0
@@ -381,6 +395,7 @@ class ConsumeQueue:
         """Make ``position`` the end, and zero the bytes after it, so that they cannot reappear."""
         if not self._segments:
             return
+        self._removals += 1
         count = len(self._segments)
         self._segments.cut(position)
         if len(self._segments) < count:

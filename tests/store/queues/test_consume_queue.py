@@ -270,6 +270,44 @@ def test_a_sync_covers_the_units_since_the_last_one() -> None:
     assert open_queue(files.crash()).max_offset == 26
 
 
+def test_units_removed_during_a_sync_are_removed_by_the_next_one() -> None:
+    """The sync in the background has written the units before they were cleared."""
+    files, queue = filled(0, 15)
+    sync = queue.take_sync()
+    assert sync is not None
+    sync.run()
+    assert queue.truncate(1000 + 100 * 12)
+    queue.synced(sync)
+    again = queue.take_sync()
+    assert again is not None
+    again.run()
+    queue.synced(again)
+    assert queue.take_sync() is None
+    assert open_queue(files.crash()).max_offset == 12
+
+
+@pytest.mark.parametrize("removed", ["truncated", "destroyed"])
+def test_units_written_again_during_a_sync_are_written_by_the_next_one(removed: str) -> None:
+    """Other messages have taken the queue offsets of those that were removed."""
+    files, queue = filled(0, 15)
+    sync = queue.take_sync()
+    assert sync is not None
+    sync.run()
+    if removed == "truncated":
+        assert queue.truncate(1000 + 100 * 8)  # in the first of two files
+    else:
+        queue.destroy()
+    for number in range(queue.max_offset, 16):
+        assert queue.put(number, 50_000 + 100 * number, 100, 7)
+    queue.synced(sync)
+    again = queue.take_sync()
+    assert again is not None
+    again.run()
+    queue.synced(again)
+    found = open_queue(files.crash())
+    assert found.max_offset == 16 and found.unit(8) == (50_800, 100, 7)
+
+
 def test_a_failed_sync_is_repeated() -> None:
     files, queue = filled(0, 5)
     files.fail_sync("consumequeue")
