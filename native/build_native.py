@@ -24,6 +24,7 @@ SOURCES = (
     "replies",
     "table",
     "feed",
+    "sql",
     "pull",
     "access",
     "sha1",

@@ -204,7 +204,7 @@ static int store_text(rmq_request *request, int number, rmq_text name, rmq_text 
 
 static inline int may_have_escapes(int32_t code, int number)
 {
-    return number == SEND_PROPERTIES && code != 11;
+    return number == (code == 11 ? PULL_EXPRESSION : SEND_PROPERTIES);
 }
 
 static int read_ext_fields(cursor *in, rmq_request *request)

@@ -8,6 +8,7 @@
 #define UNIT_SIZE 20
 #define FILLER_SIZE 0x7FFFFFFF
 #define WINDOW_UNITS 800 /* SCAN_WINDOW_BYTES of rmqpy/store/reader.py, in units */
+#define AHEAD 8          /* how many units before its turn a message is fetched */
 #define PAGE_MAX 256
 #define QUEUE_ID_POSITION 12
 #define QUEUE_OFFSET_POSITION 20
@@ -27,12 +28,13 @@ static const rmq_number_rule RULES[NUMBER_COUNT] = {
     {PULL_VERSION, 1, INT64_MAX},
 };
 
-/* The tags that a reader wants, as hash codes; none: every message. */
+/* What a reader wants: tags, as hash codes (none: every message), or the messages that match a program. */
 typedef struct {
     const int32_t *codes;
     int32_t count;
     int32_t of_request[TAGS_MAX];
-} tag_filter;
+    const rmq_sql_program *program; /* NULL: the tags decide */
+} pull_filter;
 
 typedef struct {
     const uint8_t *messages[PAGE_MAX];
@@ -56,7 +58,7 @@ static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
 }
 
 /* Add one tag of an expression, without the blanks around it. */
-static int add_tag(const uint8_t *at, const uint8_t *end, tag_filter *filter)
+static int add_tag(const uint8_t *at, const uint8_t *end, pull_filter *filter)
 {
     while (at < end && *at == ' ')
         at++;
@@ -71,7 +73,7 @@ static int add_tag(const uint8_t *at, const uint8_t *end, tag_filter *filter)
 }
 
 /* Read an expression of plain tags separated by || (rmqpy/broker/filter/tags.py). */
-static int read_tags(rmq_text expression, tag_filter *filter)
+static int read_tags(rmq_text expression, pull_filter *filter)
 {
     const uint8_t *at = expression.at, *const end = at + expression.length;
 
@@ -91,20 +93,44 @@ static int read_tags(rmq_text expression, tag_filter *filter)
     return add_tag(at, end, filter) && filter->count > 0;
 }
 
-/* Choose the tags of the request, or those of the subscription. */
-static int choose_filter(const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader, tag_filter *filter)
+/* Return the program of an SQL92 expression if the group's last one was the same, or NULL. */
+static const rmq_sql_program *find_program(const rmq_core *core, const rmq_reader *reader, rmq_text expression)
+{
+    const uint8_t *at = expression.at;
+    int64_t length = expression.length;
+
+    if (expression.escaped) {
+        if (length > core->scratch_capacity)
+            return NULL;
+        at = core->scratch;
+        length = rmq_unescape(expression, core->scratch);
+    }
+    return length == reader->expression_length && memcmp(at, reader->expression, (size_t)length) == 0
+             ? reader->expression_program
+             : NULL;
+}
+
+/* Choose the filter of the request, or that of the subscription. */
+static int choose_filter(const rmq_core *core, const rmq_text *texts, const int64_t *numbers, const rmq_reader *reader,
+                         pull_filter *filter)
 {
     const rmq_text type = texts[PULL_TYPE];
 
-    *filter = (tag_filter){.codes = filter->of_request};
-    if (numbers[SYS_FLAG] & FLAG_SUBSCRIPTION)
-        return (type.length == 0 || rmq_is_text(type, "TAG")) && read_tags(texts[PULL_EXPRESSION], filter);
+    *filter = (pull_filter){.codes = filter->of_request};
+    if (numbers[SYS_FLAG] & FLAG_SUBSCRIPTION) {
+        if (type.length == 0 || rmq_is_text(type, "TAG"))
+            return read_tags(texts[PULL_EXPRESSION], filter);
+        if (rmq_is_text(type, "SQL92") && reader->expression_program != NULL)
+            filter->program = find_program(core, reader, texts[PULL_EXPRESSION]);
+        return filter->program != NULL;
+    }
+    filter->program = reader->program;
     filter->codes = reader->codes;
     filter->count = reader->code_count;
     return reader->subscribed && reader->sub_version >= numbers[VERSION];
 }
 
-static int has_wanted_tags(const tag_filter *filter, int64_t tags_code)
+static int has_wanted_tags(const pull_filter *filter, int64_t tags_code)
 {
     if (filter->count == 0)
         return 1;
@@ -135,15 +161,26 @@ static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t siz
 
 /* Return whether the record is the one that the unit describes (is_message of
  * rmqpy/store/queues/unit_check.py). */
-static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset)
+static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset,
+                      rmq_record_places *places)
+{
+    return rmq_load_int(record) == size && rmq_load_int(record + QUEUE_ID_POSITION) == queue_id
+        && rmq_load_long(record + QUEUE_OFFSET_POSITION) == queue_offset
+        && rmq_measure_record(record, 0, (size_t)size, places) == RMQ_END
+        && places->topic_length == (size_t)topic.length
+        && memcmp(record + places->topic, topic.at, places->topic_length) == 0;
+}
+
+/* Return whether a message matches the program, or RMQ_MATCH_PYTHON if Python must decide. */
+static int match_record(const rmq_sql_program *program, const uint8_t *record, int64_t size, rmq_text topic,
+                        int64_t queue_id, int64_t queue_offset)
 {
     rmq_record_places places;
 
-    return rmq_load_int(record) == size && rmq_load_int(record + QUEUE_ID_POSITION) == queue_id
-        && rmq_load_long(record + QUEUE_OFFSET_POSITION) == queue_offset
-        && rmq_measure_record(record, 0, (size_t)size, &places) == RMQ_END
-        && places.topic_length == (size_t)topic.length
-        && memcmp(record + places.topic, topic.at, places.topic_length) == 0;
+    if (!is_message(record, size, topic, queue_id, queue_offset, &places))
+        return RMQ_MATCH_PYTHON;
+    const int result = rmq_sql_match(program, record + places.properties, (int64_t)places.properties_length);
+    return rmq_lost_pages() > 0 && rmq_is_lost(record, size) ? RMQ_MATCH_PYTHON : result;
 }
 
 /* Messages of a queue are scattered over the log; this fetches all of a page while the first is read. */
@@ -153,16 +190,32 @@ static void prefetch_message(const uint8_t *message, int64_t size)
         __builtin_prefetch(message + i);
 }
 
-/* Collect the page that starts at numbers[OFFSET], using only its units. Falls back if one of them
- * does not describe a message. */
-static int collect(const rmq_core *core, const int64_t *numbers, const tag_filter *filter, const rmq_queue *queue,
-                   page *found)
+/* Fetch the head and the properties of a message that a program will examine. */
+static void prefetch_properties(const rmq_core *core, const uint8_t *unit)
+{
+    const int64_t size = rmq_load_int(unit + 8);
+    const uint8_t *const message = read_log(core, rmq_load_long(unit), size);
+
+    if (message == NULL)
+        return;
+    __builtin_prefetch(message);
+    __builtin_prefetch(message + CACHE_LINE);
+    __builtin_prefetch(message + size - CACHE_LINE);
+    __builtin_prefetch(message + size - 1);
+}
+
+/* Collect the page that starts at numbers[OFFSET], using only its units, or the properties of their
+ * messages if a program decides. Falls back if a unit does not describe a message. */
+static int collect(const rmq_core *core, const int64_t *numbers, const pull_filter *filter, const rmq_queue *queue,
+                   rmq_text topic, page *found)
 {
     const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
-    const int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
+    int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
     const int64_t left_in_file = (queue->files.file_size - position % queue->files.file_size) / UNIT_SIZE;
     int64_t units = (end - position) / UNIT_SIZE;
 
+    if (filter->program != NULL && window > RMQ_SQL_WORK_MAX / filter->program->unit_cost)
+        window = RMQ_SQL_WORK_MAX / filter->program->unit_cost;
     units = units < window ? units : window;
     units = units < left_in_file ? units : left_in_file;
     const uint8_t *unit = rmq_locate(&queue->files, position, units * UNIT_SIZE);
@@ -181,7 +234,19 @@ static int collect(const rmq_core *core, const int64_t *numbers, const tag_filte
         if (!has_wanted_tags(filter, rmq_load_long(unit + 12)))
             continue;
         const uint8_t *const message = read_log(core, offset, size);
-        if (message == NULL || found->count == PAGE_MAX)
+        if (message == NULL)
+            return RMQ_NEEDS_PYTHON;
+        if (filter->program != NULL) {
+            if (scanned + AHEAD < units)
+                prefetch_properties(core, unit + AHEAD * UNIT_SIZE);
+            const int result = match_record(filter->program, message, size, topic, numbers[QUEUE_ID],
+                                            numbers[OFFSET] + scanned);
+            if (result == RMQ_MATCH_PYTHON)
+                return RMQ_NEEDS_PYTHON;
+            if (result != RMQ_MATCH_TRUE)
+                continue;
+        }
+        if (found->count == PAGE_MAX)
             return RMQ_NEEDS_PYTHON;
         prefetch_message(message, size);
         found->messages[found->count] = message;
@@ -195,8 +260,10 @@ static int collect(const rmq_core *core, const int64_t *numbers, const tag_filte
 
 static int all_match_units(const page *found, rmq_text topic, int64_t queue_id)
 {
+    rmq_record_places places;
+
     for (int64_t i = 0; i < found->count; i++)
-        if (!is_message(found->messages[i], found->sizes[i], topic, queue_id, found->offsets[i]))
+        if (!is_message(found->messages[i], found->sizes[i], topic, queue_id, found->offsets[i], &places))
             return 0;
     return 1;
 }
@@ -247,7 +314,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
 {
     int64_t numbers[NUMBER_COUNT];
     page found;
-    tag_filter filter;
+    pull_filter filter;
     int kind = RMQ_PULL_JSON;
 
     if (!core->pull_enabled || core->peers[peer].no_pull
@@ -256,7 +323,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
         return RMQ_NEEDS_PYTHON;
     rmq_reader *const reader = find_reader(core, request->texts);
     if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
-        || !choose_filter(request->texts, numbers, reader, &filter)
+        || !choose_filter(core, request->texts, numbers, reader, &filter)
         || !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts))
         return RMQ_NEEDS_PYTHON;
     const rmq_topic *const topic = &core->topics[reader->topic];
@@ -275,12 +342,16 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
         kind = RMQ_END_JSON;
         found.count = found.bytes = 0;
         found.next_offset = end;
-    } else if (!collect(core, numbers, &filter, queue, &found)
+    } else if (filter.program != NULL && core->scan_work >= core->scan_work_max) {
+        return -RMQ_OUT_SHARE;
+    } else if (!collect(core, numbers, &filter, queue, request->texts[PULL_TOPIC], &found)
                || !all_match_units(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID])) {
         return RMQ_NEEDS_PYTHON;
     } else if (found.count == 0) {
         kind = RMQ_MISS_JSON;
     }
+    if (filter.program != NULL)
+        core->scan_work += (found.next_offset - numbers[OFFSET]) * filter.program->unit_cost;
     if (core->out_capacity < RMQ_REPLY_MAX + found.bytes)
         return RMQ_NEEDS_PYTHON;
     if (core->out_capacity - core->out_used < RMQ_REPLY_MAX + found.bytes

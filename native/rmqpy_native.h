@@ -180,6 +180,63 @@ typedef struct {
     rmq_files files;       /* for reading */
 } rmq_queue;
 
+/* An SQL92 expression (sql.c) as steps for a stack of values. Texts are UTF-8. */
+enum rmq_sql_step_kind {
+    RMQ_STEP_CONSTANT,  /* push the constant `argument` */
+    RMQ_STEP_PROPERTY,  /* push the value of the property `argument`, or null */
+    RMQ_STEP_TRUTH,     /* replace a value that is not null by false */
+    RMQ_STEP_NOT,
+    RMQ_STEP_NEGATE,    /* of a number; anything else becomes null */
+    RMQ_STEP_IS_NULL,
+    RMQ_STEP_EQUAL,     /* compare the last two values */
+    RMQ_STEP_IN,        /* among `count` constants from `argument` on */
+    RMQ_STEP_ORDER,     /* compare the last two values by the rmq_sql_order `argument` */
+    RMQ_STEP_LOW,       /* the same, and put the result below the first value; if it decides a BETWEEN, drop that
+                         * value and skip `count` steps */
+    RMQ_STEP_SKIP_NULL, /* skip `count` steps if the last value is null */
+    RMQ_STEP_SKIP,      /* skip `count` steps if the last value is the truth `argument` */
+    RMQ_STEP_COMBINE,   /* the last two truths by AND (argument 0) or OR (1) */
+    RMQ_STEP_COUNT
+};
+enum rmq_sql_order { RMQ_ORDER_GREATER, RMQ_ORDER_GREATER_EQUAL, RMQ_ORDER_LESS, RMQ_ORDER_LESS_EQUAL };
+enum rmq_sql_kind {
+    RMQ_VALUE_NULL, RMQ_VALUE_TRUTH, RMQ_VALUE_INT, RMQ_VALUE_LONG, RMQ_VALUE_DOUBLE, RMQ_VALUE_TEXT
+};
+enum rmq_sql_result {
+    RMQ_MATCH_UNKNOWN = 2, /* 0 and 1 are those of a check */
+    RMQ_MATCH_FALSE,
+    RMQ_MATCH_TRUE,
+    RMQ_MATCH_FAILED, /* a value cannot be converted: the message does not match */
+    RMQ_MATCH_PYTHON  /* only Python can convert a value: digits of other scripts, hexadecimal or long doubles */
+};
+/* RMQ_SQL_WORK_MAX: the work of one pull, in steps (WORK_MAX of rmqpy/broker/filter/sql_program.py). */
+enum { RMQ_SQL_STEPS_MAX = 1024, RMQ_SQL_NAMES_MAX = 32, RMQ_SQL_WORK_MAX = 51200 };
+
+typedef struct {
+    int32_t op, argument, count;
+} rmq_sql_step;
+
+typedef struct {
+    int32_t kind;
+    uint32_t length; /* of the text */
+    int64_t number;  /* a truth, an int, or a long */
+    double real;
+    const uint8_t *text;
+} rmq_sql_value;
+
+typedef struct {
+    const rmq_sql_step *steps;
+    const rmq_sql_value *constants, *names;
+    int32_t step_count, constant_count, name_count;
+    int32_t unit_cost; /* the work to examine one message, in steps; 1 to RMQ_SQL_WORK_MAX */
+} rmq_sql_program;
+
+/* Return whether a program is valid: jumps go forward, and the stack is deep enough for each step. */
+int rmq_sql_check(const rmq_sql_program *program);
+
+/* Apply a valid program to the properties of a message. */
+int rmq_sql_match(const rmq_sql_program *program, const uint8_t *properties, int64_t length);
+
 /* What a consumer group may read from a topic. */
 typedef struct {
     int64_t topic;        /* index in rmq_core.topics */
@@ -192,6 +249,11 @@ typedef struct {
     int64_t found;   /* replies with messages since Python last collected the counts */
     int64_t messages;
     uint64_t accounts; /* the accounts that may read as this group */
+    const rmq_sql_program *program; /* of its subscription; NULL: `codes` */
+    /* The last SQL92 expression that a pull of this group carried, and its program, or NULL. */
+    const uint8_t *expression;
+    int64_t expression_length;
+    const rmq_sql_program *expression_program;
 } rmq_reader;
 
 /* An account of access control: the access key, and the states of the two hashes of HMAC-SHA1 after
@@ -335,6 +397,7 @@ typedef struct {
     int64_t misses;          /* replies to pulls without messages since Python last collected them */
     rmq_offset_commit *commits;
     int64_t commit_capacity, commit_count;
+    int64_t scan_work, scan_work_max; /* the work of SQL92 filters in this turn, in steps; pulls beyond the limit wait */
     int64_t *touched; /* readers with counts that Python has not collected yet; capacity for every reader */
     int64_t touched_count;
     /* Access control. */
@@ -350,7 +413,8 @@ enum rmq_status {
     RMQ_ROLL,      /* the log's file cannot hold `status_detail` more bytes: roll it, then call again */
     RMQ_COMMIT,    /* staging is full: commit it, then call again */
     RMQ_OUT_FULL,  /* the reply buffer is full: end the turn, then call again */
-    RMQ_OUT_SHARE, /* this connection has its share of the replies of a turn: call again in the next one */
+    RMQ_OUT_SHARE, /* this connection has its share of the replies of a turn, or filters have theirs of its work:
+                    * call again in the next turn */
     RMQ_BAD_FRAME, /* the length at in_position is invalid */
     RMQ_CLOSED,    /* rmq_receive: the peer closed the stream */
     RMQ_AGAIN,     /* rmq_receive: nothing to read */

@@ -128,6 +128,9 @@ def make_seeds() -> Iterator[bytes]:
         frame = bytes.fromhex(json.loads(line)["frame"])
         if 0 < len(frame) < INPUT_MAX:
             yield bytes([FEED]) + frame
+    # PROPERTY a, SKIP_NULL 2, CONSTANT 0, ORDER >, IS_NULL, NOT
+    steps = bytes((1, 0, 0, 10, 0, 2, 0, 0, 0, 8, 0, 0, 5, 0, 0, 3, 0, 0))
+    yield bytes([SCAN, len(steps) // 3]) + steps + PROPERTIES[4].encode()
     records = _records()
     yield bytes([SCAN]) + b"".join(records) + bytes(16)
     sizes = [len(record) + ENTRY_HEADER_SIZE for record in records]
@@ -161,6 +164,9 @@ def _frames() -> Iterator[bytes]:
             for flags, expression in (("4", "*"), ("0", ""), ("3", ""), ("6", "TagA || TagB")):
                 opaque += 1
                 yield _encode(11, opaque, _pull(topic, flags, expression), b"", serialize_type)
+            opaque += 1
+            by_sql = {**_pull(topic, "4", SQL), "expressionType": "SQL92"}
+            yield _encode(11, opaque, by_sql, b"", serialize_type)
     yield _encode(34, 9999, {}, b"{}", SERIALIZE_JSON)
 
 
@@ -179,11 +185,16 @@ def _signed_frames() -> Iterator[bytes]:
                 yield _encode(code, opaque, fields, body, serialize_type, signer)
 
 
+SQL = "a > 1 AND b = 'x'"
+"""The expression whose program ``target.c`` has."""
+
 PROPERTIES = (
     "UNIQ_KEY\x01AC1100010000\x02WAIT\x01true\x02",
     "KEYS\x01a b a\x02TAGS\x01TagA\x02WAIT\x01false\x02CLUSTER\x01other",
     'KEYS\x01k\u00e9y \U0001f600\x02say\x01"quoted\\"\x02TAGS\x01TagB',
     "DELAY\x013\x02",
+    "a\x0112\x02b\x01x\x02",
+    "b\x01y\x02a\x01 -0.5e1\x02",
     "".join(f"p{number}\x01{number}\x02" for number in range(20)),
 )
 
@@ -251,7 +262,7 @@ def _records() -> list[bytes]:
             born_host=(bytes(4), 1),
             store_host=(bytes(4), 2),
         )
-        for length, properties in zip((0, 1, 70, 200, 15), PROPERTIES, strict=True)
+        for length, properties in zip((0, 1, 70, 200, 15, 8, 9), PROPERTIES, strict=True)
     ]
     return [bytes(encode_message(draft)) for draft in drafts]
 

@@ -3,7 +3,8 @@
  * Byte 0 selects what the rest is:
  *
  *   bits 0-1   0, 1  frames of one connection, for a classic or a DLedger log
- *              2, 3  a piece of a classic or a DLedger log to scan; 3 also encodes a batch push from it
+ *              2, 3  a piece of a classic or a DLedger log to scan; 3 also encodes a batch push from it, 2 also
+ *                    applies it as an SQL92 program: number of steps, three bytes for each, properties
  *   bit 2            0, 1  buffers so small that they are always full
  *                    2     also the list of a batch push
  *                    3     little space for the text of a push
@@ -39,6 +40,29 @@ static const char GROUP[] = "group";
 static const char *const ACCOUNT_KEYS[ACCOUNTS] = {"one", "other"};
 static const char *const SECRETS[ACCOUNTS] = {
     "short", "a secret of more than one block, which is hashed before it is used as a key"};
+
+/* a > 1 AND b = 'x', and constants of all kinds for other programs */
+static const char EXPRESSION[] = "a > 1 AND b = 'x'";
+static const rmq_sql_step STEPS[] = {
+    {RMQ_STEP_PROPERTY, 0, 0}, {RMQ_STEP_SKIP_NULL, 0, 2}, {RMQ_STEP_CONSTANT, 0, 0},
+    {RMQ_STEP_ORDER, RMQ_ORDER_GREATER, 0}, {RMQ_STEP_SKIP, 0, 4}, {RMQ_STEP_PROPERTY, 1, 0},
+    {RMQ_STEP_CONSTANT, 1, 0}, {RMQ_STEP_EQUAL, 0, 0}, {RMQ_STEP_COMBINE, 0, 0},
+};
+static const rmq_sql_value CONSTANTS[] = {
+    {.kind = RMQ_VALUE_INT, .number = 1},
+    {.kind = RMQ_VALUE_TEXT, .text = (const uint8_t *)"x", .length = 1},
+    {.kind = RMQ_VALUE_TEXT, .text = (const uint8_t *)"\xC3\xBC", .length = 2},
+    {.kind = RMQ_VALUE_LONG, .number = INT64_MAX},
+    {.kind = RMQ_VALUE_DOUBLE, .real = -1.5},
+    {.kind = RMQ_VALUE_TRUTH, .number = 1},
+    {.kind = RMQ_VALUE_NULL},
+};
+static const rmq_sql_value NAMES_OF_PROGRAM[] = {
+    {.kind = RMQ_VALUE_TEXT, .text = (const uint8_t *)"a", .length = 1},
+    {.kind = RMQ_VALUE_TEXT, .text = (const uint8_t *)"b", .length = 1},
+};
+static const rmq_sql_program PROGRAM = {STEPS, CONSTANTS, NAMES_OF_PROGRAM, sizeof STEPS / sizeof *STEPS,
+                                        sizeof CONSTANTS / sizeof *CONSTANTS, 2, 40};
 
 static void *allocate(size_t size)
 {
@@ -108,7 +132,11 @@ static void add_names(test_broker *broker)
                                           (int32_t)length, UINT64_C(1) << topic, (const uint8_t *)TOPIC_NAMES[topic]};
         core->readers[topic] = (rmq_reader){.topic = topic, .codes = broker->codes, .code_count = topic,
                                             .subscribed = 1, .read_queues = QUEUES, .commits = 1,
-                                            .accounts = UINT64_C(1) << topic};
+                                            .accounts = UINT64_C(1) << topic,
+                                            .program = topic == 0 ? &PROGRAM : NULL,
+                                            .expression = (const uint8_t *)EXPRESSION,
+                                            .expression_length = sizeof EXPRESSION - 1,
+                                            .expression_program = &PROGRAM};
         memcpy(broker->reader_keys[topic], GROUP, sizeof GROUP); /* including its zero byte */
         memcpy(broker->reader_keys[topic] + sizeof GROUP, TOPIC_NAMES[topic], length);
         add_name(&core->topic_table, TOPIC_NAMES[topic], length, topic);
@@ -195,6 +223,7 @@ static test_broker *new_broker(int dledger, int small)
     core->near_count = 32;
     core->far_bytes = 2000;
     core->far_count = 3;
+    core->scan_work_max = small ? 100 : 4000;
     core->commit_capacity = small ? 1 : 8;
     core->commits = allocate((size_t)core->commit_capacity * sizeof(rmq_offset_commit));
     broker->dispatch.index = allocate(40 + INDEX_SLOTS * 4 + INDEX_ENTRIES * 20);
@@ -247,7 +276,7 @@ static void flush_replies(rmq_core *core)
             at += 4 + (int64_t)rmq_load32(core->out + at);
         check(at == end, "a reply has the wrong length");
     }
-    core->outgoing_count = core->out_used = core->commit_count = core->touched_count = 0;
+    core->outgoing_count = core->out_used = core->commit_count = core->touched_count = core->scan_work = 0;
     for (int topic = 0; topic < TOPICS; topic++)
         core->readers[topic].found = core->readers[topic].messages = 0;
 }
@@ -296,6 +325,11 @@ static int64_t run_turn(test_broker *broker, const uint8_t *data, int64_t length
               "fed past the end of a buffer");
         if (status == RMQ_FALLBACK || (status == RMQ_OUT_SHARE && core->out_used >= core->out_share))
             continue;
+        if (status == RMQ_OUT_SHARE && core->scan_work >= core->scan_work_max) {
+            commit(broker);
+            flush_replies(core);
+            continue;
+        }
         if (status == RMQ_COMMIT && broker->log[RMQ_LOG_STAGED] > 0)
             commit(broker);
         else if (status == RMQ_OUT_FULL && (core->outgoing_count > 0 || core->commit_count > 0))
@@ -343,6 +377,30 @@ static void feed_stream(const uint8_t *data, int64_t size, uint8_t mode)
           "a request without a signature was answered");
     check_log(broker);
     free_broker(broker);
+}
+
+static void run_program(const uint8_t *data, size_t size)
+{
+    rmq_sql_program program = PROGRAM;
+    const size_t count = size > 0 ? data[0] : 0, rest = size > 0 ? size - 1 : 0;
+
+    if (count == 0 || rest / 3 < count)
+        return;
+    rmq_sql_step *const steps = allocate(count * sizeof *steps);
+    for (size_t i = 0; i < count; i++) {
+        const uint8_t *const step = data + 1 + 3 * i;
+        steps[i] = (rmq_sql_step){step[0] % (RMQ_STEP_COUNT + 1), (int8_t)step[1], (int8_t)step[2]};
+    }
+    uint8_t *const properties = allocate(rest - 3 * count);
+    memcpy(properties, data + 1 + 3 * count, rest - 3 * count);
+    program.steps = steps;
+    program.step_count = (int32_t)count;
+    if (rmq_sql_check(&program)) {
+        const int result = rmq_sql_match(&program, properties, (int64_t)(rest - 3 * count));
+        check(result >= RMQ_MATCH_UNKNOWN && result <= RMQ_MATCH_PYTHON, "a result that is none");
+    }
+    free(properties);
+    free(steps);
 }
 
 static void scan_piece(const uint8_t *data, size_t size, int dledger)
@@ -571,6 +629,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             push_piece(data + 1, size - 1, data[0] >> 2 & 1);
         else if (data[0] >> 2 & 1)
             read_list(data + 1, size - 1);
+        else
+            run_program(data + 1, size - 1);
     } else
         feed_stream(data + 1, (int64_t)size - 1, data[0]);
     return 0;

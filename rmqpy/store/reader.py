@@ -46,7 +46,15 @@ SCAN_WINDOW_BYTES = 16000
 
 
 Matcher = Callable[[int], bool]
-RecordFilter = Callable[[memoryview], bool]
+
+
+@define(slots=True, frozen=True)
+class RecordFilter:
+    """A reader's filter by the content of messages. ``matches`` receives a record."""
+
+    matches: Callable[[memoryview], bool]
+    units_max: int = SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE
+    """The number of messages that one read may examine."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -166,6 +174,8 @@ class QueueMessageReader:
     ) -> GetMessageResult:
         queue = self._queues.of(*name)
         window = max(SCAN_WINDOW_BYTES // QUEUE_UNIT_SIZE, max_count)
+        if wanted is not None:
+            window = min(window, wanted.units_max)
         units = queue.units(offset, window)
         if not units:
             return GetMessageResult(
@@ -201,7 +211,7 @@ class QueueMessageReader:
                 if not result.messages:
                     result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
                 continue
-            if wanted is not None and not wanted(message):
+            if wanted is not None and not wanted.matches(message):
                 continue
             result.messages.append(message)
             page.bytes += size

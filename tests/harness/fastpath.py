@@ -119,7 +119,7 @@ class FastPathDriver:
                     return
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
                 feed.make_room(status)
-            elif status == FeedStatus.OUT_FULL:
+            elif status in (FeedStatus.OUT_FULL, FeedStatus.OUT_SHARE):
                 self.harness.broker.server.turn_ended()
                 feed.refresh()
             else:

@@ -604,6 +604,7 @@ def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed
         topics=broker.topics,
         groups=broker.groups,
         clients=broker.clients,
+        filters=broker.filters,
         store=store,
         access=broker.access,
     )

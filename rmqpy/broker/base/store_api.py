@@ -19,6 +19,7 @@ from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.flush_tracker import QueueFlush
 from rmqpy.store.queues.table import ConsumeQueueTable, QueueName
+from rmqpy.store.reader import RecordFilter
 from rmqpy.store.results import GetMessageResult, PutResult, QueryMessageResult
 from rmqpy.store.retention import RetentionCleaner
 
@@ -32,9 +33,6 @@ HandlerTable = Mapping[int, Handler]
 
 Matcher = Callable[[int], bool]
 """Returns whether a message with this tags code may match the reader's filter."""
-
-RecordFilter = Callable[[memoryview], bool]
-"""Returns whether the message of this record matches the reader's filter."""
 
 
 class MessageReader(Protocol):

@@ -3,8 +3,8 @@ tables.
 
 The entries that the fast path has learned from requests of the processors are valid until
 :meth:`FastPathEligibility.changed` reports a change of the topic table, the group table, the
-settings, the role, the members of groups, the consume queues (some may have been removed), the
-table of next queue offsets, or the rules of access control.
+settings, the role, the members of groups, the SQL92 filters, the consume queues (some may have been
+removed), the table of next queue offsets, or the rules of access control.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.state.clients import ClientTable
+from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.broker.state.statistics import Statistics
@@ -54,6 +55,7 @@ class FastPathInputs:
     topics: TopicTable
     groups: SubscriptionGroupTable
     clients: ClientTable
+    filters: ConsumerFilterTable
     store: MessageStore
     access: BrokerAccessControl | None
 
@@ -79,7 +81,7 @@ class FastPathEligibility:
         self._deps = deps
         self._queue_table = sources.store.queues
         self._tails = sources.store.appender.tails
-        self._stamp: tuple[object, ...] = (None,) * 8
+        self._stamp: tuple[object, ...] = (None,) * 9
         self._sends_from_ms = _NEVER_MS
         self._needs_slaves = False
         self._appends_crc = sources.store.appender.appends_crc
@@ -96,7 +98,9 @@ class FastPathEligibility:
         """Return whether all learned entries must be discarded; each change is reported once."""
         sources = self._sources
         identity = sources.identity
-        topics, groups, configuration, role, clients, removals, generation, rules = self._stamp
+        topics, groups, configuration, role, clients, filters, removals, generation, rules = (
+            self._stamp
+        )
         access = sources.access.rules if sources.access is not None else None
         if (
             topics is sources.topics.data_version
@@ -104,6 +108,7 @@ class FastPathEligibility:
             and configuration is identity.configuration
             and role is identity.role
             and clients == sources.clients.changes
+            and filters == sources.filters.changes
             and removals == self._queue_table.removals
             and generation == self._tails.generation
             and rules is access
@@ -115,6 +120,7 @@ class FastPathEligibility:
             identity.configuration,
             identity.role,
             sources.clients.changes,
+            sources.filters.changes,
             self._queue_table.removals,
             self._tails.generation,
             access,

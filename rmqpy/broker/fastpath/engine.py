@@ -36,6 +36,8 @@ from rmqpy.broker.fastpath.eligibility import (
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
+from rmqpy.broker.filter.sql_program import WORK_MAX
+from rmqpy.broker.state.consumer_filters import SQL92
 from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import RequestCode
@@ -160,7 +162,7 @@ class FastPath:
         self._collect_counters()
         if core.outgoing_count:
             self._send()
-        core.out_used = 0
+        core.out_used = core.scan_work = 0
         if self._ended:
             self._free += self._ended
             self._ended.clear()
@@ -172,7 +174,7 @@ class FastPath:
         if self._staging.state[STAGED] or not self.core.outgoing_count:
             return False
         self._send()
-        self.core.out_used = 0
+        self.core.out_used = self.core.scan_work = 0
         return True
 
     def close(self) -> None:
@@ -465,6 +467,8 @@ class FastPath:
             group, topic = fields.get("consumerGroup", ""), fields.get("topic", "")
             accounts = self._accounts.bit(command)
             self._tables.learn_pull((group, topic), int(queue_id), int(offset), accounts)
+            if fields.get("expressionType") == SQL92:
+                self._tables.learn_expression((group, topic), fields.get("subscription", ""))
 
     def _set_constants(self) -> None:
         """Set the fields of the core that follow from settings and identity."""
@@ -481,6 +485,7 @@ class FastPath:
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.reader.memory_distance
+        core.scan_work_max = WORK_MAX
         core.allows_wait_false = self._eligibility.allows_wait_false
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None

@@ -10,7 +10,8 @@ entry                 valid as long as
 ====================  =====================================================================
 topic                 the topic table, the settings and the role are the same
 queue of a topic      its topic is valid, and the store has removed no units
-reader (group#topic)  its topic is valid; the group table and the members of groups are the same
+reader (group#topic)  its topic is valid; the group table, the members of groups, and the SQL92
+                      filters are the same
 file                  the first segment of its log or queue is the same
 ====================  =====================================================================
 """
@@ -18,12 +19,13 @@ file                  the first segment of its log or queue is the same
 from __future__ import annotations
 
 import mmap
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
 
 from rmqpy.broker.fastpath.eligibility import FastPathInputs, may_send
 from rmqpy.broker.filter.tags import EVERYTHING, is_tag_expression
+from rmqpy.broker.state.consumer_filters import SQL92, compile_filter
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
 from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.model import names
@@ -31,6 +33,10 @@ from rmqpy.model.flags import MULTI_TAGS, PERM_READ
 from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.queues.consume_queue import END_STATE, WATCHED_STATE, ConsumeQueue
+
+if TYPE_CHECKING:
+    from rmqpy.broker.fastpath.sql_filters import CSqlProgram
+    from rmqpy.broker.filter.sql_parser import Expression
 
 TOPICS_MAX: Final = 4096
 READERS_MAX: Final = 4096
@@ -150,6 +156,8 @@ class FastPathTables:
         self._readers: dict[tuple[str, str], int] = {}
         self._reader_names: list[tuple[str, str]] = []
         self._reader_codes: dict[int, Cdata] = {}
+        self._subscribed: dict[int, CSqlProgram] = {}
+        self._requested: dict[int, tuple[str, CSqlProgram, Cdata]] = {}
         self._keys: list[Cdata] = []
         self._topic_slots = _empty_table(core.topic_table, 2 * TOPICS_MAX)
         self._reader_slots = _empty_table(core.reader_table, 2 * READERS_MAX)
@@ -224,6 +232,26 @@ class FastPathTables:
         if unit is not None:
             for files in self._log_files:
                 files.learn(unit[0])
+
+    def learn_expression(self, reader_name: tuple[str, str], text: str) -> None:
+        """Learn the SQL92 expression of a pull that Python has answered."""
+        number = self._readers.get(reader_name)
+        if number is None or not self._sources.identity.broker_settings.enable_property_filter:
+            return
+        if number in self._requested and self._requested[number][0] == text:
+            return
+        try:
+            program = c_program(compile_filter(SQL92, text))
+            expression = ffi.from_buffer("uint8_t[]", text.encode())
+        except ValueError:  # not an expression, or not UTF-8
+            return
+        if program is None:
+            return
+        self._requested[number] = text, program, expression
+        reader = self._core.readers[number]
+        reader.expression = expression
+        reader.expression_length = len(expression)
+        reader.expression_program = program.pointer
 
     def learn_queue(self, topic: str, queue_id: int) -> bool:
         """Learn a queue of the store and the file to which its next unit is written. Return whether
@@ -334,21 +362,41 @@ class FastPathTables:
             self._slot(self._core.reader_table, f"{group}\0{topic}".encode()).item = number
             target = self._core.readers[number]
             target.found = target.messages = target.accounts = 0
+            target.expression = target.expression_program = ffi.NULL
         reader = self._core.readers[number]
         reader.topic = slot.number
         reader.read_queues = config.read_queue_nums
         reader.commits = 1
         reader.subscribed = 0
+        reader.program = ffi.NULL
         online = sources.clients.consumer_group(group)
         if online is not None and (not online.is_broadcast or settings.consume_broadcast_enable):
             subscription = online.subscription(topic)
-            if subscription is not None:
+            if subscription is not None and is_tag_expression(subscription.expression_type):
                 self._subscribe(reader, number, subscription)
+            elif subscription is not None:
+                self._subscribe_by_sql(reader, number, subscription)
         return reader
 
-    def _subscribe(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:
-        if not is_tag_expression(subscription.expression_type):
+    def _subscribe_by_sql(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:
+        sources = self._sources
+        found = sources.filters.get(*self._reader_names[number])
+        if found is None or not sources.identity.broker_settings.enable_property_filter:
             return
+        program = c_program(found.expression)
+        if program is None:
+            return
+        self._subscribed[number] = program
+        reader.program = program.pointer
+        reader.code_count = 0
+        reader.sub_version = min(subscription.sub_version, found.client_version)
+        reader.subscribed = 1
+
+    def _subscribe(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:
+        if self._sources.identity.broker_settings.filter_support_retry and names.is_retry_topic(
+            subscription.topic
+        ):
+            return  # the filter of each message is that of its original topic
         everything = subscription.sub_string == EVERYTHING or subscription.class_filter_mode
         codes = [] if everything else sorted(set(subscription.code_set))
         if not everything and not codes:
@@ -358,6 +406,17 @@ class FastPathTables:
         reader.code_count = len(codes)
         reader.sub_version = subscription.sub_version
         reader.subscribed = 1
+
+
+def c_program(expression: Expression) -> CSqlProgram | None:
+    """Return the program of an expression, or None if only Python can evaluate it."""
+    # Most brokers never use SQL92, so its parser must not cost start time.
+    from rmqpy.broker.fastpath.sql_filters import CSqlProgram
+
+    try:
+        return CSqlProgram(expression)
+    except ValueError:
+        return None
 
 
 def _empty_table(table: Cdata, size: int) -> Cdata:

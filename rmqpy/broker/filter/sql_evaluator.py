@@ -1,18 +1,21 @@
 """Evaluation of the parts of an SQL92 expression, given the properties of a message.
 
 The parser (:mod:`.sql_parser`, whose table contains the rules) combines nodes; each node holds a
-closure over its parts, so that an expression is compiled once and evaluated often.
+closure over its parts, so that an expression is compiled once and evaluated often, and the same as
+code for C (:mod:`.sql_program`).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from attrs import define
 
+from rmqpy.broker.filter import sql_program
+from rmqpy.broker.filter.sql_program import Code, Long, Op, Step, Value
 from rmqpy.broker.filter.tags import FilterSyntaxError
 
 INT_MAX: Final = 2**31 - 1
@@ -23,11 +26,6 @@ class FilterEvaluationError(ValueError):
     """Raised if a message has values to which the expression cannot be applied."""
 
 
-class Long(int):
-    """A 64-bit integer; a plain int has 32 bits."""
-
-
-Value = str | int | float | bool | None
 Evaluate = Callable[[Mapping[str, str]], Value]
 
 
@@ -36,6 +34,7 @@ class SqlNode:
     """A part of an expression. ``is_boolean`` means that its value is true, false or unknown."""
 
     evaluate: Evaluate
+    code: Code
     is_boolean: bool = False
     is_constant: bool = False
     constant: Value = None
@@ -43,7 +42,13 @@ class SqlNode:
 
 
 def constant(value: Value, is_boolean: bool = False) -> SqlNode:
-    return SqlNode(lambda _properties: value, is_boolean, is_constant=True, constant=value)
+    code = (Step(Op.CONSTANT, value),)
+    return SqlNode(lambda _properties: value, code, is_boolean, is_constant=True, constant=value)
+
+
+def property_(name: str) -> SqlNode:
+    code = (Step(Op.PROPERTY, name),)
+    return SqlNode(lambda properties: properties.get(name), code, property=name)
 
 
 def decimal(text: str) -> int:
@@ -67,7 +72,11 @@ def truth_of(node: SqlNode) -> SqlNode:
     if node.property is None:
         raise FilterSyntaxError("Expression will not result in a boolean value")
     inner = node.evaluate
-    return SqlNode(lambda properties: None if inner(properties) is None else False, True)
+    return SqlNode(
+        lambda properties: None if inner(properties) is None else False,
+        (*node.code, Step(Op.TRUTH)),
+        is_boolean=True,
+    )
 
 
 def not_(node: SqlNode) -> SqlNode:
@@ -81,7 +90,7 @@ def not_(node: SqlNode) -> SqlNode:
             raise FilterEvaluationError("NOT requires a truth value")
         return not value
 
-    return SqlNode(evaluate, is_boolean=True)
+    return SqlNode(evaluate, (*node.code, Step(Op.NOT)), is_boolean=True)
 
 
 def negative(node: SqlNode) -> SqlNode:
@@ -93,11 +102,13 @@ def negative(node: SqlNode) -> SqlNode:
             return None
         return Long(-value) if isinstance(value, Long) else -value
 
-    return SqlNode(evaluate)
+    return SqlNode(evaluate, (*node.code, Step(Op.NEGATE)))
 
 
-def and_or(parts: tuple[Evaluate, ...], decisive: bool) -> Evaluate:
+def and_or(nodes: Sequence[SqlNode], decisive: bool) -> SqlNode:
     """Return AND (decided by False) or OR (decided by True) of the parts, in three-valued logic."""
+    nodes = [truth_of(node) for node in nodes]
+    parts = [node.evaluate for node in nodes]
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         unknown = False
@@ -109,21 +120,25 @@ def and_or(parts: tuple[Evaluate, ...], decisive: bool) -> Evaluate:
                 return decisive
         return None if unknown else not decisive
 
-    return evaluate
+    code = sql_program.combine([node.code for node in nodes], decisive)
+    return SqlNode(evaluate, code, is_boolean=True)
 
 
-def membership(value_of: Evaluate, texts: frozenset[str], negated: bool) -> Evaluate:
+def membership(node: SqlNode, texts: frozenset[str]) -> SqlNode:
+    value_of = node.evaluate
+
     def evaluate(properties: Mapping[str, str]) -> Value:
         value = value_of(properties)
-        return None if value is None else (value in texts) is not negated
+        return None if value is None else value in texts
 
-    return evaluate
+    return SqlNode(evaluate, (*node.code, Step(Op.IN, tuple(sorted(texts)))), is_boolean=True)
 
 
 def is_null(node: SqlNode) -> SqlNode:
     """Return the test for null: true for null, false for any other value."""
     inner = node.evaluate
-    return SqlNode(lambda properties: inner(properties) is None, is_boolean=True)
+    code = (*node.code, Step(Op.IS_NULL))
+    return SqlNode(lambda properties: inner(properties) is None, code, is_boolean=True)
 
 
 def equal(left: SqlNode, right: SqlNode) -> SqlNode:
@@ -143,7 +158,7 @@ def equal(left: SqlNode, right: SqlNode) -> SqlNode:
             return None if one is None else False
         return _compare(one, other) == 0
 
-    return SqlNode(evaluate, is_boolean=True)
+    return SqlNode(evaluate, (*left.code, *right.code, Step(Op.EQUAL)), is_boolean=True)
 
 
 ORDERS: Final[dict[str, Callable[[int], bool]]] = {
@@ -155,24 +170,61 @@ ORDERS: Final[dict[str, Callable[[int], bool]]] = {
 
 
 def ordered(left: SqlNode, sign: str, right: SqlNode) -> SqlNode:
-    for node in (left, right):
-        is_number = isinstance(node.constant, int | float) and not node.is_boolean
-        if node.is_boolean or (node.is_constant and not is_number):
-            raise FilterSyntaxError(f"only numbers can be compared with {sign}")
+    _check_numbers(sign, left, right)
     left_of, right_of, compares = left.evaluate, right.evaluate, ORDERS[sign]
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         one = left_of(properties)
-        if one is None:
-            return None
-        other = right_of(properties)
-        if other is None:
-            return None
-        if isinstance(one, str) and isinstance(other, str):
-            return compares(_compare(_to_double(one), _to_double(other)))
-        return compares(_compare(one, other))
+        return None if one is None else _order(one, right_of(properties), compares)
 
-    return SqlNode(evaluate, is_boolean=True)
+    return SqlNode(evaluate, sql_program.order(left.code, sign, right.code), is_boolean=True)
+
+
+def between(value: SqlNode, low: SqlNode, high: SqlNode, negated: bool) -> SqlNode:
+    """Return ``value >= low AND value <= high``, or ``value < low OR value > high`` if negated.
+
+    Unlike in Java, ``value`` is evaluated once: otherwise the time would double with each BETWEEN
+    in the value of another one.
+    """
+    signs = ("<", ">") if negated else (">=", "<=")
+    if not negated:
+        check_range(low, high)
+    _check_numbers(signs[0], value, low)
+    _check_numbers(signs[1], value, high)
+    value_of, low_of, high_of = value.evaluate, low.evaluate, high.evaluate
+    compares_low, compares_high = ORDERS[signs[0]], ORDERS[signs[1]]
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        found = value_of(properties)
+        if found is None:
+            return None
+        first = _order(found, low_of(properties), compares_low)
+        if first is negated:
+            return negated
+        second = _order(found, high_of(properties), compares_high)
+        if second is negated:
+            return negated
+        return None if first is None or second is None else not negated
+
+    code = sql_program.between(value.code, low.code, high.code, signs, negated)
+    return SqlNode(evaluate, code, is_boolean=True)
+
+
+def _check_numbers(sign: str, *nodes: SqlNode) -> None:
+    for node in nodes:
+        is_number = isinstance(node.constant, int | float) and not node.is_boolean
+        if node.is_boolean or (node.is_constant and not is_number):
+            raise FilterSyntaxError(f"only numbers can be compared with {sign}")
+
+
+def _order(
+    one: str | int | float | bool, other: Value, compares: Callable[[int], bool]
+) -> bool | None:
+    if other is None:
+        return None
+    if isinstance(one, str) and isinstance(other, str):
+        return compares(_compare(_to_double(one), _to_double(other)))
+    return compares(_compare(one, other))
 
 
 def check_range(low: SqlNode, high: SqlNode) -> None:

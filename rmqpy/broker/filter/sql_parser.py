@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from attrs import define
@@ -41,7 +42,7 @@ from rmqpy.broker.filter.sql_evaluator import (
     FilterEvaluationError,
     SqlNode,
     and_or,
-    check_range,
+    between,
     constant,
     decimal,
     double,
@@ -51,11 +52,19 @@ from rmqpy.broker.filter.sql_evaluator import (
     negative,
     not_,
     ordered,
+    property_,
     truth_of,
 )
+from rmqpy.broker.filter.sql_program import WORK_MAX, Code, unit_cost
 from rmqpy.broker.filter.tags import FilterSyntaxError
 
 EXPRESSION_LENGTH_MAX: Final = 16 * 1024
+REMEMBERED_MAX: Final = 64
+REMEMBERED_LENGTH_MAX: Final = 512
+"""Compiled expressions are remembered, because a pull can carry its expression; longer ones are
+not, to bound the memory.
+"""
+
 NESTING_MAX: Final = 50
 """The limit for nested parentheses, signs and NOTs, and for chains of comparisons."""
 
@@ -69,6 +78,17 @@ class Expression:
 
     text: str
     evaluate: Evaluate
+    code: Code
+
+    @property
+    def unit_cost(self) -> int:
+        """The work to examine one message (:mod:`.sql_program`)."""
+        return unit_cost(self.code)
+
+    @property
+    def units_max(self) -> int:
+        """The number of messages that one pull may examine."""
+        return WORK_MAX // self.unit_cost
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Return whether the expression is true for these properties; a failed evaluation does not
@@ -82,9 +102,19 @@ class Expression:
 
 def compile_expression(text: str) -> Expression:
     """Return the compiled expression. Raises FilterSyntaxError with the reason."""
+    if len(text) <= REMEMBERED_LENGTH_MAX:
+        return _compile_remembered(text)
     if len(text) > EXPRESSION_LENGTH_MAX:
         raise FilterSyntaxError(f"{len(text)} characters, more than {EXPRESSION_LENGTH_MAX}")
-    return Expression(text, truth_of(_Parser(text).parse()).evaluate)
+    return _compile(text)
+
+
+def _compile(text: str) -> Expression:
+    node = truth_of(_Parser(text).parse())
+    return Expression(text, node.evaluate, node.code)
+
+
+_compile_remembered: Final = lru_cache(REMEMBERED_MAX)(_compile)
 
 
 # ----------------------------------------------------------------------------------------- tokens
@@ -150,8 +180,7 @@ class _Parser:
             parts.append(part())
         if len(parts) == 1:
             return parts[0]
-        evaluations = tuple(truth_of(node).evaluate for node in parts)
-        return SqlNode(and_or(evaluations, decisive), is_boolean=True)
+        return and_or(parts, decisive)
 
     def _equality(self) -> SqlNode:
         self._enter()
@@ -203,13 +232,7 @@ class _Parser:
         low = self._unary()
         self._expect("AND")
         high = self._unary()
-        if negated:
-            parts = (ordered(value, "<", low), ordered(value, ">", high))
-        else:
-            check_range(low, high)
-            parts = (ordered(value, ">=", low), ordered(value, "<=", high))
-        evaluations = tuple(node.evaluate for node in parts)
-        return SqlNode(and_or(evaluations, decisive=negated), is_boolean=True)
+        return between(value, low, high, negated)
 
     def _in(self, left: SqlNode, negated: bool) -> SqlNode:
         self._next()
@@ -221,7 +244,8 @@ class _Parser:
         self._expect(")")
         if left.property is None:
             raise FilterSyntaxError("IN requires a property on its left")
-        return SqlNode(membership(left.evaluate, frozenset(texts), negated), is_boolean=True)
+        found = membership(left, frozenset(texts))
+        return not_(found) if negated else found
 
     def _unary(self) -> SqlNode:
         self._enter()
@@ -248,8 +272,7 @@ class _Parser:
             self._expect(")")
             return node
         if kind == "word":
-            name = self._take().text
-            return SqlNode(lambda properties: properties.get(name), property=name)
+            return property_(self._take().text)
         if kind == "string":
             return constant(self._string())
         if kind == "decimal":

@@ -31,7 +31,7 @@ from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.message_copy import encode_java_properties
-from rmqpy.broker.base.store_api import HandlerTable, Matcher, MessageReader, RecordFilter
+from rmqpy.broker.base.store_api import HandlerTable, Matcher, MessageReader
 from rmqpy.broker.filter.tags import is_tag_expression, matcher_of, matcher_of_expression
 from rmqpy.broker.processors.slow_consumers import SlowConsumerGuard
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
@@ -66,6 +66,7 @@ from rmqpy.remoting.bodies import MessageQueue, OffsetMovedEvent, SubscriptionGr
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqpy.store.reader import RecordFilter
 from rmqpy.store.results import GetMessageResult
 
 _CODES: Final[dict[GetMessageStatus, ResponseCode]] = {
@@ -302,7 +303,7 @@ class PullProcessor:
 
         def wants(physical_offset: int) -> bool:
             record = self.queues.message_at(physical_offset)
-            return record is not None and wanted(record)
+            return record is not None and wanted.matches(record)
 
         return wants
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.base.store_api import RecordFilter
 from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import record_properties
@@ -32,6 +31,7 @@ from rmqpy.remoting.bodies import (
     FilterDataMapByTopic,
     SubscriptionData,
 )
+from rmqpy.store.reader import RecordFilter
 
 if TYPE_CHECKING:
     from rmqpy.broker.filter.sql_parser import Expression
@@ -64,13 +64,13 @@ def record_filter(expression: Expression) -> RecordFilter:
     does not select unreadable records.
     """
 
-    def wanted(record: memoryview) -> bool:
+    def matches(record: memoryview) -> bool:
         try:
             return expression.matches(record_properties(record))
         except InvalidRecordError:
             return False
 
-    return wanted
+    return RecordFilter(matches, expression.units_max)
 
 
 @define(slots=True, frozen=True)
@@ -92,6 +92,8 @@ class ConsumerFilterTable:
     """The filters of all groups, by group and topic."""
 
     clock: Clock
+    changes: int = field(default=0, init=False)
+    """The number of changes since the start."""
     _filters: dict[tuple[str, str], ConsumerFilter] = field(factory=dict, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
@@ -129,7 +131,7 @@ class ConsumerFilterTable:
         for key in stale:
             del self._filters[key]
         if stale:
-            self._on_change()
+            self._changed()
 
     def for_retries(self, group: str) -> RecordFilter:
         """Return the filter of a retry topic: each message is matched by the filter of its original
@@ -144,7 +146,7 @@ class ConsumerFilterTable:
             found = self.get(group, properties.get(PROPERTY_RETRY_TOPIC, ""))
             return found is None or found.expression.matches(properties)
 
-        return wanted
+        return RecordFilter(wanted)
 
     def _register(self, group: str, subscription: SubscriptionData) -> None:
         key = (group, subscription.topic)
@@ -169,7 +171,7 @@ class ConsumerFilterTable:
                 fault,
             )
             if self._filters.pop(key, None) is not None:
-                self._on_change()
+                self._changed()
             return
         if old is None and len(self._filters) >= FILTERS_LIMIT:
             logger.warning(
@@ -181,6 +183,10 @@ class ConsumerFilterTable:
 
     def _put(self, key: tuple[str, str], new: ConsumerFilter) -> None:
         self._filters[key] = new
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
         self._on_change()
 
     def _mark_dead(self, group: str, keeping: set[str]) -> None:

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[3]
 COMPARISONS = (
     "tests/broker/fastpath/test_engine.py",
     "tests/broker/fastpath/test_frames.py",
+    "tests/broker/fastpath/test_sql_programs.py",
+    "tests/broker/fastpath/test_sql_pulls.py",
     "tests/broker/fastpath/test_streams.py",
     "tests/codec/test_packing.py",
     "tests/codec/test_entry_batch.py",

@@ -35,13 +35,14 @@ DLEDGER = {
 
 SETTINGS: list[dict[str, Any]] = [
     {},
-    {},
+    {"enable_property_filter": True},
     {"flush_disk_type": FlushDiskType.SYNC_FLUSH},
     {"broker_role": BrokerRole.SYNC_MASTER},
     {"broker_role": BrokerRole.SYNC_MASTER, "flush_disk_type": FlushDiskType.SYNC_FLUSH},
     {"region_id": 'Ré"gion', "trace_on": False, "max_message_size": 700},
     {"mapped_file_size_commit_log": 1 << 13, "mapped_file_size_consume_queue": 200},
     {"max_transfer_bytes_on_message_in_memory": 900, "max_index_num": 30},
+    {"enable_property_filter": True, "mapped_file_size_consume_queue": 400},
     {"message_index_enable": False, "reject_transaction_message": True},
     DLEDGER,
     {**DLEDGER, "pending_limit": 5},
@@ -111,6 +112,11 @@ EXPRESSIONS = [
     " || ",
     "日本 || x",
     "x\n",
+]
+SQL_EXPRESSIONS = [
+    *["TAGS = 'TagA'", "a = 'x' OR Aa = '日本'", "a = 0 AND BB IS NOT NULL"],
+    *["KEYS IN ('k1 k2', 'x')", "a BETWEEN 0 AND 3 OR TAGS IS NULL", "NOT TAGS = 'x'"],
+    *["a = '\"q\"'", "a = '\\' -- or\n", "a ="],
 ]
 
 
@@ -222,7 +228,7 @@ class Stream:
     def pull(self) -> RemotingCommand:
         rng = self.rng
         fields = {
-            "consumerGroup": rng.choice(["CG", "CG", "CG", "TG", "BG", "nobody", "g g"]),
+            "consumerGroup": rng.choice(["CG", "CG", "CG", "TG", "BG", "SG", "nobody", "g g"]),
             "topic": rng.choice(["T", "T", "T", "U", "none"]),
             "queueId": str(rng.choice([0, 0, 1, 2, 3, 5, -1])),
             "queueOffset": str(rng.choice([0, 0, 1, 5, 20, 50, 400, -3])),
@@ -232,8 +238,10 @@ class Stream:
             "suspendTimeoutMillis": "15000",
             "subscription": rng.choice(EXPRESSIONS),
             "subVersion": str(rng.choice([0, 0, 5, 100])),
-            "expressionType": rng.choice(["TAG", "TAG", "", "SQL92"]),
+            "expressionType": rng.choice(["TAG", "TAG", "", "SQL92", "SQL92"]),
         }
+        if fields["expressionType"] == "SQL92" and rng.random() < 0.9:
+            fields["subscription"] = rng.choice(SQL_EXPRESSIONS)
         for name in ("subscription", "expressionType"):
             if rng.random() < 0.2:
                 del fields[name]
@@ -302,6 +310,8 @@ def _run(pair: BrokerPair, stream: Stream, frames: int = FRAMES) -> None:
         side.harness.heartbeat(home, group="CG", subscriptions=everything)
         tags = SubscriptionData("T", "TagA || x", ["TagA", "x"], [2598919, 120], 5)
         side.harness.heartbeat(home, group="TG", client_id="c2", subscriptions=(tags,))
+        sql = SubscriptionData("T", SQL_EXPRESSIONS[1], expression_type="SQL92", sub_version=5)
+        side.harness.heartbeat(home, group="SG", client_id="c4", subscriptions=(sql,))
         side.harness.heartbeat(
             home,
             group="BG",

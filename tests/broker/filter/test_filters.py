@@ -6,6 +6,7 @@ import json
 import lzma
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.broker import response_bodies
@@ -106,6 +107,24 @@ def test_invalid_expressions_are_refused(text: str) -> None:
 def test_long_chains_are_not_nested_too_deep() -> None:
     text = " OR ".join(f"a = {number}" for number in range(1_000))
     assert compile_expression(text).matches({"a": "999"})
+
+
+class CountingProperties(dict[str, str]):
+    reads = 0
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.reads += 1
+        return super().get(name, default)
+
+
+def test_nested_ranges_evaluate_each_value_once() -> None:
+    """Java evaluates the value of BETWEEN twice, so that its time doubles with each level."""
+    text = "a"
+    for _ in range(30):
+        text = f"-({text} BETWEEN 1 AND 2)"
+    properties = CountingProperties(a="1")
+    assert compile_expression(f"{text} = 1").evaluate(properties) is None
+    assert properties.reads == 1
 
 
 @given(st.text(max_size=40), st.dictionaries(st.sampled_from("ab"), st.text(max_size=6)))
