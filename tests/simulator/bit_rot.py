@@ -111,9 +111,11 @@ class BitRot:
         path, start = _data_place(host, entry)
         kind = self.rng.randrange(4)
         if kind == 0:
-            at = entry.index * UNIT_BYTES + self.rng.randrange(UNIT_BYTES)
+            unit = entry.index * UNIT_BYTES
+            at = unit + self.rng.randrange(UNIT_BYTES)
             path = f"{host.ledger_folder}/index/{0:020d}"
-            if len(host.disk.durable_content(path)) > at:
+            durable = host.disk.durable_content(path)[unit : unit + UNIT_BYTES]
+            if durable and durable == host.disk.content_of(path)[unit : unit + UNIT_BYTES]:
                 return path, at, "the index unit"
             kind = 1
             path = _data_place(host, entry)[0]
