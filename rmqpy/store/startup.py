@@ -26,6 +26,7 @@ from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.files.quarantine import bound_quarantine
 from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.queues.lost_heads import queues_without_head
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.store.unread_data import check_no_unread
@@ -122,6 +123,8 @@ def _start_locked(
     ):
         files.unlink(paths.recovery_point)  # it belongs to an earlier log
         point = None
+    for name in queues_without_head(queues, opened.log):
+        queues.give_up(*name)
     torn = queues.set_torn_aside(paths.quarantine)
     opened.notes += [
         f"{directory} is incomplete: moved to {paths.quarantine}, rebuilt from the log"

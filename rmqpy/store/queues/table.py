@@ -42,8 +42,8 @@ class ConsumeQueueTable:
         """Those of the flush before."""
         self.shared: set[ConsumeQueue] = set()
         """The queues that the C core may write at any time."""
-        self._torn: dict[str, BrokenFileSequenceError] = {}
-        """The directories of incomplete queues, and why they are incomplete."""
+        self._torn: dict[str, BrokenFileSequenceError | None] = {}
+        """The directories of incomplete queues, and why they could not be loaded."""
         self.hidden_count = 0
         """The number of messages, since the start, that no reader of their queue sees because
         another message has their queue offset.
@@ -75,7 +75,7 @@ class ConsumeQueueTable:
                         "move it elsewhere; the Java broker would not start on it either",
                     )
                 self._load_queue(topic, int(name))
-        by_setting = [fault for fault in self._torn.values() if _may_be_setting(fault)]
+        by_setting = [fault for fault in self._torn.values() if fault and _may_be_setting(fault)]
         if by_setting and not any(queue.segments for queue in self):
             raise by_setting[0]
 
@@ -88,8 +88,15 @@ class ConsumeQueueTable:
             self._pop(topic, queue_id)
             self._torn[f"{self._directory}/{topic}/{queue_id}"] = fault
 
+    def give_up(self, topic: str, queue_id: int) -> None:
+        """Treat a queue as incomplete, at the start."""
+        queue = self._pop(topic, queue_id)
+        queue.close()
+        self.touched.discard(queue)
+        self._torn[f"{self._directory}/{topic}/{queue_id}"] = None
+
     def set_torn_aside(self, quarantine: str) -> list[str]:
-        """Move the queues that could not be read to the quarantine, after the log has been
+        """Move the queues that are incomplete to the quarantine, after the log has been
         accepted, so that they are rebuilt. Return their directories.
         """
         moved = list(self._torn)

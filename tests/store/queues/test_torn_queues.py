@@ -52,6 +52,51 @@ def test_a_truncated_queue_file_is_rebuilt(
     assert read_all(rig.open()) == found
 
 
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_missing_first_file_of_a_queue_is_rebuilt(
+    make_rig: type[MemoryRig], count: int, clean: bool, flag: bool
+) -> None:
+    """It is not taken for one that cleaning has removed: the log has the messages in it."""
+    rig = make_rig(flag=flag)
+    store = rig.open()
+    for number in range(100):
+        rig.put(store, number)
+    found = read_all(store)
+    store.shutdown()
+    for path in files_of(rig, QUEUE)[:count]:
+        rig.files.unlink(f"{rig.root}/{path}")
+    if not clean:
+        rig.files.put(f"{rig.root}/abort", b"")
+    store = rig.open()
+    assert read_all(store) == found
+    assert any(f"{QUEUE} is incomplete" in note for note in store.opened.notes)
+    store.shutdown()
+    store = rig.open()
+    assert read_all(store) == found and not any("incomplete" in n for n in store.opened.notes)
+
+
+def test_a_queue_that_was_cleaned_is_not_rebuilt(make_rig: type[MemoryRig]) -> None:
+    """Whatever remains of the log, and wherever its start falls in the files of the queue."""
+    rig, _ = filled(make_rig)
+    log_files = files_of(rig, "commitlog")
+    for path in log_files[:-1]:
+        rig.files.unlink(f"{rig.root}/{path}")
+        low = int(files_of(rig, "commitlog")[0].rpartition("/")[2])
+        for name in ("0", "1"):
+            folder = f"consumequeue/Topic/{name}"
+            for queue_file in files_of(rig, folder)[:-1]:
+                last = rig.files.read_bytes(f"{rig.root}/{queue_file}")[-20:]
+                if int.from_bytes(last[:8]) >= low:
+                    break
+                rig.files.unlink(f"{rig.root}/{queue_file}")
+        rig.files.put(f"{rig.root}/rmqpy/.keep", b"")
+        store = rig.open()
+        assert not any("incomplete" in note for note in store.opened.notes), path
+        store.shutdown()
+
+
 def test_a_queue_file_missing_between_two_others_is_rebuilt(make_rig: type[MemoryRig]) -> None:
     rig, found = filled(make_rig)
     rig.files.unlink(f"{rig.root}/{files_of(rig, QUEUE)[1]}")
