@@ -26,6 +26,7 @@ SOURCES = (
     "feed",
     "sql",
     "pull",
+    "hold",
     "access",
     "sha1",
     "base64",

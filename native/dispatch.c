@@ -55,10 +55,19 @@ static int put_unit(const rmq_queue *queue, const int64_t *row)
     return 1;
 }
 
-static void add_arrival(rmq_dispatch_state *state, int64_t queue, const int64_t *row)
+/* Report a message of a watched queue. */
+static void add_arrival(const rmq_core *core, rmq_dispatch_state *state, const rmq_queue *queue, const int64_t *row)
 {
-    state->arrivals[state->arrival_count++] = (rmq_arrival){
-        queue, row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
+    int64_t *const watched = &queue->state[RMQ_QUEUE_WATCHED];
+
+    if (*watched & RMQ_WATCHED_BY_PYTHON)
+        state->arrivals[state->arrival_count++] = (rmq_arrival){
+            queue - core->queues, row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
+    if (*watched & RMQ_WATCHED_BY_HOLD) {
+        const rmq_arrived message = {row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], (int32_t)row[RMQ_QUEUE_ID], 0};
+        if (!rmq_hold_arrival(core->hold, state->view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH], &message))
+            *watched &= ~(int64_t)RMQ_WATCHED_BY_HOLD;
+    }
 }
 
 /* Replace the tags code of a delayed message by the time at which it is due. */
@@ -81,7 +90,8 @@ static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_ind
     if (!rmq_has_queue_unit(row[RMQ_SYS_FLAG]) || row[RMQ_STORE_TIMESTAMP] < 0)
         return 0;
     const rmq_queue *const queue = find_queue(core, state->view, row, last);
-    if (queue == NULL || (queue->state[RMQ_QUEUE_WATCHED] && state->arrival_count == state->arrival_capacity))
+    if (queue == NULL
+        || ((queue->state[RMQ_QUEUE_WATCHED] & RMQ_WATCHED_BY_PYTHON) && state->arrival_count == state->arrival_capacity))
         return 0;
     if (state->index != NULL) {
         key_count = rmq_find_keys(state->view, row, hashes);
@@ -98,7 +108,7 @@ static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_ind
         rmq_put_key(state->index, state->index_slots, header, &key);
     }
     if (queue->state[RMQ_QUEUE_WATCHED])
-        add_arrival(state, queue - core->queues, row);
+        add_arrival(core, state, queue, row);
     return 1;
 }
 

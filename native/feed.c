@@ -403,7 +403,7 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
     if (!rmq_read_request(frame, length, model) || (request->flag & ~RMQ_FLAG_ONEWAY) != 0)
         return RMQ_NEEDS_PYTHON;
     if (request->code == 11)
-        return rmq_pull(core, peer, request);
+        return rmq_pull(core, peer, request, (rmq_slice){frame, (size_t)length});
     const int verdict = handle_send(core, peer, model, send);
     if (send->route != OWN_QUEUE)
         model->begin = NULL; /* `send` describes another queue and other properties than the request */

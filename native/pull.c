@@ -1,6 +1,6 @@
-/* Answers pulls that need not wait, with the checks of rmqpy/broker/processors/pull.py and the page
- * of rmqpy/store/reader.py: those that find messages, those whose window has none with their tags,
- * and those at the end of the queue. */
+/* Answers pulls with the checks of rmqpy/broker/processors/pull.py and the page of
+ * rmqpy/store/reader.py: those that find messages, those whose window has none with their tags, and
+ * those at the end of the queue. The last ones may wait (hold.c). */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -310,8 +310,38 @@ static void record_commit(rmq_core *core, const rmq_reader *reader, const int64_
     core->commits[core->commit_count++] = commit;
 }
 
-int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
+/* Let a pull at the end of its queue wait. */
+static int hold(rmq_core *core, int64_t peer, const rmq_reader *reader, const int64_t *numbers, const pull_filter *filter,
+                rmq_slice frame)
 {
+    const rmq_topic *const topic = &core->topics[reader->topic];
+    const rmq_pull_to_hold pull = {
+        .peer = peer,
+        .topic = topic,
+        .tags = filter->codes,
+        .tag_count = filter->count,
+        .queue_id = (int32_t)numbers[QUEUE_ID],
+        .offset = numbers[OFFSET],
+        .wait_ms = numbers[SUSPEND],
+        .frame = frame,
+    };
+    const int commits = (numbers[SYS_FLAG] & FLAG_COMMIT) != 0;
+
+    if (commits && core->commit_count == core->commit_capacity)
+        return -RMQ_OUT_FULL;
+    if (filter->program != NULL || !rmq_hold_pull(core, &pull))
+        return RMQ_NEEDS_PYTHON;
+    core->queues[topic->queues[numbers[QUEUE_ID]]].state[RMQ_QUEUE_WATCHED] |= RMQ_WATCHED_BY_HOLD;
+    if (commits)
+        record_commit(core, reader, numbers);
+    core->answered++;
+    core->misses++;
+    return RMQ_OK;
+}
+
+int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice frame)
+{
+    const int is_first = frame.at != NULL;
     int64_t numbers[NUMBER_COUNT];
     page found;
     pull_filter filter;
@@ -324,12 +354,12 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     rmq_reader *const reader = find_reader(core, request->texts);
     if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
         || !choose_filter(core, request->texts, numbers, reader, &filter)
-        || !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts))
+        || (is_first && !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts)))
         return RMQ_NEEDS_PYTHON;
     const rmq_topic *const topic = &core->topics[reader->topic];
     if (numbers[QUEUE_ID] >= topic->queue_count || topic->queues[numbers[QUEUE_ID]] < 0)
         return RMQ_NEEDS_PYTHON;
-    const int commits = (numbers[SYS_FLAG] & FLAG_COMMIT) != 0;
+    const int commits = is_first && (numbers[SYS_FLAG] & FLAG_COMMIT) != 0;
     if (commits && !reader->commits)
         return RMQ_NEEDS_PYTHON;
     const rmq_queue *const queue = &core->queues[topic->queues[numbers[QUEUE_ID]]];
@@ -337,12 +367,16 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
     if (numbers[OFFSET] < queue->state[RMQ_QUEUE_MIN] / UNIT_SIZE || numbers[OFFSET] > end)
         return RMQ_NEEDS_PYTHON;
     if (numbers[OFFSET] == end) {
-        if ((numbers[SYS_FLAG] & FLAG_SUSPEND) || !core->queues_complete || end == 0)
+        if (!core->queues_complete)
+            return RMQ_NEEDS_PYTHON;
+        if (is_first && (numbers[SYS_FLAG] & FLAG_SUSPEND))
+            return hold(core, peer, reader, numbers, &filter, frame);
+        if (end == 0)
             return RMQ_NEEDS_PYTHON;
         kind = RMQ_END_JSON;
         found.count = found.bytes = 0;
         found.next_offset = end;
-    } else if (filter.program != NULL && core->scan_work >= core->scan_work_max) {
+    } else if (is_first && filter.program != NULL && core->scan_work >= core->scan_work_max) {
         return -RMQ_OUT_SHARE;
     } else if (!collect(core, numbers, &filter, queue, request->texts[PULL_TOPIC], &found)
                || !all_match_units(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID])) {
@@ -362,7 +396,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request)
         return RMQ_NEEDS_PYTHON;
     if (commits)
         record_commit(core, reader, numbers);
-    core->answered++;
+    core->answered += is_first;
     if (found.count == 0) {
         core->misses++;
     } else {

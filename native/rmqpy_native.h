@@ -172,6 +172,10 @@ typedef struct {
 /* Cells of `state`, which is shared with rmqpy/store/queues/consume_queue.py. */
 enum rmq_queue_state { RMQ_QUEUE_END, RMQ_QUEUE_MIN, RMQ_QUEUE_MAX_PHYSICAL, RMQ_QUEUE_WATCHED };
 
+/* Bits of RMQ_QUEUE_WATCHED: whom the arrival of a message in the queue is reported to. The second
+ * may be set although nothing waits; the next arrival clears it. */
+enum rmq_watcher { RMQ_WATCHED_BY_PYTHON = 1, RMQ_WATCHED_BY_HOLD = 2 };
+
 typedef struct {
     int64_t *state;
     uint8_t *tail;         /* the writable file for the next unit; NULL if unknown */
@@ -278,6 +282,8 @@ typedef struct {
     int32_t queued;   /* Python has bytes queued for it, which no reply may overtake */
     int32_t excluded; /* rmq_receive_ready leaves it to Python, which keeps bytes for its next read */
     uint8_t ip[16];
+    int32_t generation; /* differs for each connection that has had this number */
+    int32_t reserved;
 } rmq_peer;
 
 /* The template of a reply. Literal i ends at ends[i] of `text` and is followed by field[i]; `text`
@@ -318,6 +324,49 @@ typedef struct {
 typedef struct {
     int64_t reader, queue_id, offset;
 } rmq_offset_commit;
+
+/* Pulls that wait for messages (hold.c; rmqpy/broker/fastpath/hold.py owns the memory). Pulls have
+ * numbers from 1 on, so that zeroed memory is empty. */
+typedef struct {
+    int32_t first, last; /* 0: none */
+} rmq_held_list;
+
+enum rmq_held_state { RMQ_HELD_FREE, RMQ_HELD_WAITING, RMQ_HELD_DUE };
+
+typedef struct {
+    int64_t offset; /* in its queue */
+    int64_t deadline_ms;
+    uint32_t hash; /* of topic and queue id */
+    int32_t queue_id;
+    int32_t peer, generation;
+    int32_t next, previous; /* in the list of its bucket, of those that are due, or (next) of the free ones */
+    int32_t tags_length, topic_length, frame_length;
+    uint8_t state;
+    uint8_t passed; /* messages at or after `offset` have arrived, but none with its tags */
+    uint8_t reserved[2];
+} rmq_held;
+
+/* The bytes kept for each: its tags as hash codes, its topic, and its frame. */
+#define RMQ_HELD_BYTES 768
+
+typedef struct {
+    rmq_held *pulls; /* capacity + 1; the first is not used */
+    uint8_t *data;   /* RMQ_HELD_BYTES for each number */
+    rmq_held_list *buckets;
+    uint32_t bucket_mask; /* number of buckets - 1; a power of two */
+    int32_t capacity;
+    int64_t limit; /* how many may wait */
+    int64_t count; /* how many wait */
+    int32_t used;  /* the highest number that was ever used */
+    int32_t free;  /* the first free number of those; 0: none */
+    rmq_held_list due;
+    int64_t due_count;
+    int64_t now_ms;  /* monotonic */
+    int64_t wait_ms; /* the time that pulls wait; -1: what each requests */
+    int64_t left;    /* how many rmq_resume may still resume */
+    const uint8_t *taken; /* the frame that Python must handle; valid until the next pull is held */
+    int64_t taken_length, taken_peer;
+} rmq_hold;
 
 /* Cells of `log`, the end of the log, which is shared with rmqpy/store/files/staging.py. */
 enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS, RMQ_LOG_TERM };
@@ -404,6 +453,7 @@ typedef struct {
     const rmq_account *accounts; /* at most 64 */
     int32_t account_count;
     int32_t acl_enabled; /* C answers only requests that a permitted account has signed */
+    rmq_hold *hold;
 } rmq_core;
 
 enum rmq_status {
@@ -438,6 +488,25 @@ int rmq_receive_ready(rmq_core *core, int is_start);
  * ENOSYS without epoll. */
 int rmq_watch(rmq_core *core, int64_t peer, int enable);
 void rmq_watch_none(rmq_core *core);
+
+/* A message that has become readable. */
+typedef struct {
+    int64_t queue_offset, tags_code;
+    int32_t queue_id;
+    int32_t reserved;
+} rmq_arrived;
+
+/* Mark as due the held pulls that the message matches. Returns 0 if no pull waits for its queue any more. */
+int rmq_hold_arrival(rmq_hold *hold, const uint8_t *topic, size_t length, const rmq_arrived *message);
+
+/* Mark as due the held pulls whose time is over, for which only messages with other tags have
+ * arrived, or whose connection is closed. */
+void rmq_hold_sweep(rmq_core *core);
+
+/* Answer the held pulls that are due, at most `left`. Returns RMQ_DONE if none is due any more,
+ * RMQ_AGAIN if some are, RMQ_OUT_FULL, or RMQ_FALLBACK if Python must answer the pull in `taken`;
+ * after the last two, call again. */
+int rmq_resume(rmq_core *core);
 
 /* Send the collected replies. Returns how many entries were not sent completely. */
 int64_t rmq_send(rmq_core *core);
@@ -1050,7 +1119,22 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
 
 int rmq_has_reply_space(const rmq_core *core, int64_t length);
 
-int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request);
+/* Answer or hold a pull. `frame` is the one that contains it, or NULL if the pull was held before: then
+ * it is not held again, commits nothing, and need not be signed. */
+int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice frame);
+
+typedef struct {
+    int64_t peer;
+    const rmq_topic *topic;
+    const int32_t *tags; /* hash codes; none: every message */
+    int32_t tag_count;
+    int32_t queue_id;
+    int64_t offset, wait_ms;
+    rmq_slice frame;
+} rmq_pull_to_hold;
+
+/* Hold a pull, or leave it to Python if a limit is reached. */
+int rmq_hold_pull(rmq_core *core, const rmq_pull_to_hold *given);
 
 /* access.c: compute the signature of an account over the concatenated pieces. */
 #define RMQ_SIGNATURE_LENGTH 28u

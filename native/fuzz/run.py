@@ -117,6 +117,10 @@ def make_seeds() -> Iterator[bytes]:
     for mode in (FEED, FEED_ENTRIES, FEED | SMALL, FEED_ENTRIES | SMALL):
         for step in (0, 3, 15):
             yield bytes([mode | step << 3]) + stream
+    stream = b"".join(_tail())
+    for mode in (FEED, FEED_ENTRIES, FEED | SMALL):
+        for step in (0, 7, 15):
+            yield bytes([mode | step << 3]) + stream
     signed = list(_signed_frames())
     for frame in signed:
         yield bytes([SIGNED | FEED]) + frame
@@ -168,6 +172,17 @@ def _frames() -> Iterator[bytes]:
             by_sql = {**_pull(topic, "4", SQL), "expressionType": "SQL92"}
             yield _encode(11, opaque, by_sql, b"", serialize_type)
     yield _encode(34, 9999, {}, b"{}", SERIALIZE_JSON)
+
+
+def _tail() -> Iterator[bytes]:
+    """Yield pulls that wait at the end of their queue, and what wakes them."""
+    for number in range(6):
+        for topic in ("fuzz", "TopicTest"):
+            for flags, expression in (("6", "*"), ("6", "TagA || TagB"), ("7", "none"), ("2", "")):
+                fields = {**_pull(topic, flags, expression), "queueOffset": str(number)}
+                yield _encode(11, number, fields, b"", number % 2)
+            header = _short(topic, PROPERTIES[number % 3], "false")
+            yield _encode(310, number, header, b"x" * 40, SERIALIZE_JSON)
 
 
 def _signed_frames() -> Iterator[bytes]:

@@ -11,7 +11,8 @@
  *   bits 3-6         frames: the bytes per read, divided by 16; 0: all at once
  *   bit 7            frames: access control is on; run.py signs for the two accounts
  *
- * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch. Everything that was appended must be
+ * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch, and a few of the held pulls that are
+ * due. Time passes from turn to turn, and the connection changes now and then. Everything that was appended must be
  * readable.
  */
 #include <stdio.h>
@@ -29,6 +30,7 @@
 #define INDEX_SLOTS 16
 #define INDEX_ENTRIES 200
 #define ROWS 256
+#define HELD 16
 #define CLUSTER_NAME "DefaultCluster"
 #define REPLY_TEXT "{\"code\":0,\"opaque\":,\"extFields\":{\"a\":\"\",\"b\":\"\"}}"
 
@@ -93,6 +95,8 @@ typedef struct {
     int64_t log[6], dispatched;
     rmq_account accounts[ACCOUNTS];
     uint64_t stored;
+    rmq_hold hold;
+    int64_t turns;
 } test_broker;
 
 static void add_name(const rmq_table *table, const void *key, size_t length, int64_t item)
@@ -226,6 +230,10 @@ static test_broker *new_broker(int dledger, int small)
     core->scan_work_max = small ? 100 : 4000;
     core->commit_capacity = small ? 1 : 8;
     core->commits = allocate((size_t)core->commit_capacity * sizeof(rmq_offset_commit));
+    broker->hold = (rmq_hold){.pulls = allocate((HELD + 1) * sizeof(rmq_held)), .data = allocate(HELD * RMQ_HELD_BYTES),
+                              .buckets = allocate(2 * sizeof(rmq_held_list)), .bucket_mask = 1, .capacity = HELD,
+                              .limit = small ? 3 : HELD + 1, .wait_ms = small ? 3000 : -1};
+    core->hold = &broker->hold;
     broker->dispatch.index = allocate(40 + INDEX_SLOTS * 4 + INDEX_ENTRIES * 20);
     broker->dispatch.index_slots = INDEX_SLOTS;
     broker->dispatch.index_entries = INDEX_ENTRIES;
@@ -240,7 +248,8 @@ static void free_broker(test_broker *broker)
     void *const owned[] = {core->topic_table.slots, core->reader_table.slots, core->topics, core->readers, core->queues,
                            core->tails, core->touched, core->fallback, core->out, core->outgoing, core->peers,
                            core->staging, core->units, core->scratch, broker->log_file, core->commits,
-                           broker->dispatch.index, broker->dispatch.arrivals};
+                           broker->dispatch.index, broker->dispatch.arrivals, broker->hold.pulls, broker->hold.data,
+                           broker->hold.buckets};
 
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         free(owned[i]);
@@ -290,6 +299,50 @@ static void dispatch(test_broker *broker)
     rmq_dispatch(&broker->core, &broker->dispatch);
     check(broker->dispatch.position <= broker->dispatch.length, "dispatched past the end of the log");
     broker->dispatched += broker->dispatch.position;
+}
+
+/* Check that each pull is in one list, and that the counts are right. */
+static void check_hold(const rmq_hold *hold)
+{
+    int64_t states[3] = {0}, due = 0, waiting = 0;
+
+    for (int32_t number = 1; number <= hold->used; number++)
+        states[hold->pulls[number].state]++;
+    for (int32_t number = hold->due.first; number != 0 && due <= HELD; number = hold->pulls[number].next)
+        due++;
+    for (uint32_t bucket = 0; bucket <= hold->bucket_mask; bucket++)
+        for (int32_t number = hold->buckets[bucket].first; number != 0 && waiting <= HELD;
+             number = hold->pulls[number].next)
+            waiting++;
+    check(hold->used <= HELD && hold->count <= hold->limit, "more pulls wait than may");
+    check(due == hold->due_count && due == states[RMQ_HELD_DUE], "the pulls that are due are not all listed");
+    check(waiting == hold->count && waiting == states[RMQ_HELD_WAITING], "the waiting pulls are not all listed");
+}
+
+/* Answer a few of the pulls that are due; the rest waits for the next turn. */
+static void resume_held(test_broker *broker)
+{
+    rmq_core *const core = &broker->core;
+
+    broker->turns++;
+    broker->hold.now_ms += 1000;
+    if (broker->turns % 5 == 0)
+        rmq_hold_sweep(core);
+    if (broker->turns % 11 == 0)
+        core->peers[0].generation++;
+    broker->hold.left = 4;
+    for (;;) {
+        const int status = rmq_resume(core);
+        check_hold(&broker->hold);
+        check(core->hold->left >= 0, "more was resumed than allowed");
+        if (status != RMQ_FALLBACK && status != RMQ_OUT_FULL) {
+            check(status == RMQ_AGAIN || (status == RMQ_DONE && broker->hold.due_count == 0), "pulls were not resumed");
+            break;
+        }
+        check(status == RMQ_FALLBACK || core->outgoing_count > 0 || core->commit_count > 0, "a full buffer without content");
+        flush_replies(core);
+    }
+    flush_replies(core);
 }
 
 /* Check that recovery would accept everything that was appended. */
@@ -344,6 +397,7 @@ static int64_t run_turn(test_broker *broker, const uint8_t *data, int64_t length
     commit(broker);
     flush_replies(core);
     dispatch(broker);
+    resume_held(broker);
     free(core->in);
     return rest;
 }

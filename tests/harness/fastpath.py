@@ -7,6 +7,7 @@ failure names.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -80,6 +81,11 @@ class FallbackDriver:
     def end_turn(self) -> None:
         self.harness.broker.server.turn_ended()
 
+    def close(self, number: int) -> None:
+        """Close a connection between two turns."""
+        self.channels[number].closed = True
+        self.harness.broker.server.channel_closed(self.channels[number])
+
 
 @define
 class FastPathDriver:
@@ -125,7 +131,7 @@ class FastPathDriver:
             else:
                 assert status == FeedStatus.BAD_FRAME
                 feed.flush_now(self.numbers[number])
-                channel.closed = True
+                self._end(channel)
                 return
         self.rests[number] = feed.rest()
 
@@ -146,8 +152,15 @@ class FastPathDriver:
         self.feed.after_fallback(commands)
         if closed:
             self.feed.flush_now(self.feed_number(channel))
-            channel.closed = True
+            self._end(channel)
         return not closed
+
+    def _end(self, channel: _UnsentChannel) -> None:
+        """End a connection; its number remains, so that what it has sent waits for a flush as in
+        Python.
+        """
+        channel.closed = True
+        self.feed.core.peers[self.feed_number(channel)].generation += 1
 
     def feed_number(self, channel: _UnsentChannel) -> int:
         return self.numbers[self.channels.index(channel)]
@@ -155,6 +168,12 @@ class FastPathDriver:
     def end_turn(self) -> None:
         self.harness.broker.server.turn_ended()
         self._open = False
+
+    def close(self, number: int) -> None:
+        """Close a connection between two turns."""
+        self.channels[number].closed = True
+        self.feed.detach(self.numbers[number])
+        self.harness.broker.server.channel_closed(self.channels[number])
 
 
 BrokerPair = tuple[FallbackDriver, FastPathDriver]
@@ -267,11 +286,15 @@ def _tails(store: MessageStore) -> dict[tuple[bytes, int], int]:
 
 
 def _files(harness: BrokerHarness) -> dict[str, bytes]:
-    return {
+    files = {
         path: bytes(memoryview(node.data)[: node.extent]).rstrip(b"\0")
         for path, node in harness.files.nodes.items()
         if "/config/" not in path
     }
+    point = next((path for path in files if path.endswith("/recovery-point")), None)
+    if point is not None:  # the order of the queues in it has no meaning
+        files[point] = json.dumps(json.loads(files[point]), sort_keys=True).encode()
+    return files
 
 
 def _frame_end(receiver: FrameDecoder, data: bytes, position: int) -> int:

@@ -28,7 +28,7 @@ from rmqpy.broker.processors.fast_failure import (
 )
 from rmqpy.broker.processors.send import SendProcessor
 from rmqpy.broker.services.flush import LogFlusher, QueueFlusher, StoreFailureHandler
-from rmqpy.broker.services.pull_hold import HeldPullRequest, PullRequestHold
+from rmqpy.broker.services.pull_hold import PullRequestHold
 from rmqpy.broker.state.client_calls import ClientRequests
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.model.clock import Scheduler
@@ -96,6 +96,7 @@ class BrokerServer:
     """The number of turns that have ended."""
     _turning: bool = field(default=False, init=False)
     _dispatch_planned: bool = field(default=False, init=False)
+    _resume_planned: bool = field(default=False, init=False)
     _behind_bytes: int = field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -175,8 +176,8 @@ class BrokerServer:
             self._gate.release()
         if self._store.dispatcher.is_behind or not self._store.health.is_healthy:
             self.dispatch()
-        elif self._hold.due:
-            self._hold.resume_ready(self._resume)
+        elif self._hold.has_due:
+            self._resume_held()
         self._turning = False
         if self._gate.waiting:
             self._log_flusher.begin_if_awaited()
@@ -235,10 +236,21 @@ class BrokerServer:
             response = _failure(request, error)
         return None if request.is_oneway else encode_command(response)
 
-    def _resume(self, pull: HeldPullRequest) -> None:
-        frame = self._run(self._resume_pull, pull.channel, pull.request, None)
+    def _resume_held(self) -> None:
+        """Resume a slice of the pulls that are due, and plan the next one."""
+        self._hold.resume_ready(self._resume)
+        if self._hold.has_due and not self._resume_planned:
+            self._resume_planned = True
+            self._scheduler.call_soon(self._resume_rest)
+
+    def _resume_rest(self) -> None:
+        self._resume_planned = False
+        self._resume_held()
+
+    def _resume(self, channel: Channel, request: RemotingCommand) -> None:
+        frame = self._run(self._resume_pull, channel, request, None)
         if frame is not None:
-            pull.channel.write(frame)
+            channel.write(frame)
 
     # ---------------------------------------------------------------------------------- dispatch
 
@@ -250,14 +262,14 @@ class BrokerServer:
         except Exception:
             logger.exception("dispatching to the consume queues failed")
             self._failures.on_failure()
-        self._hold.resume_ready(self._resume)
+        self._resume_held()
         self._dispatch_rest()
 
     def sweep(self) -> None:
         """Dispatch, and answer the pulls that have waited long enough."""
         self.dispatch()
         self._hold.sweep(self._store.reader.max_queue_offset)
-        self._hold.resume_ready(self._resume)
+        self._resume_held()
 
     def log_grown(self, _offset: int) -> None:
         """Plan a dispatch when a watermark has grown outside of a turn (a quorum has confirmed)."""

@@ -613,6 +613,7 @@ def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed
         replication=broker.replication,
         statistics=broker.statistics,
         offsets=broker.offsets,
+        hold=broker.hold,
         clock=clock,
     )
     fast = FastPath(sources, deps)

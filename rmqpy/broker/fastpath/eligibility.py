@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.services.pull_hold import PullRequestHold
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
@@ -68,6 +69,7 @@ class FastPathDependencies:
     replication: ReplicationStatus
     statistics: Statistics
     offsets: ConsumerOffsetTable
+    hold: PullRequestHold
     clock: Clock
 
 

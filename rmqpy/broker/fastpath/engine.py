@@ -8,7 +8,7 @@ own files. C keeps nothing between two calls.
 
 A turn::
 
-    refresh ────► receive* ──► commit (one write) ──► flush_replies ──► dispatch (take)
+    refresh ────► receive* ──► commit (one write) ──► flush_replies ──► dispatch ──► held pulls
                   │    ▲   └─► nothing to write: flush_replies_early, and receive again for a moment
                   ▼    │ refresh
                  Python: other frames, a full file, a full buffer
@@ -33,6 +33,7 @@ from rmqpy.broker.fastpath.eligibility import (
     FastPathEligibility,
     FastPathInputs,
 )
+from rmqpy.broker.fastpath.hold import FastPathHold
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
@@ -92,6 +93,8 @@ class FastPath:
         self._eligibility = FastPathEligibility(sources, deps)
         self._tables = FastPathTables(self.core, sources)
         self._accounts = FastPathAccounts(self.core, sources.access)
+        self._hold = FastPathHold(self.core, deps.hold, deps.clock, self)
+        deps.hold.install_accelerator(self._hold)
         log = sources.store.log
         dledger = sources.store.opened.dledger
         self._dledger = dledger
@@ -145,7 +148,10 @@ class FastPath:
         core.confirm_offset = self._log.confirm_offset
         core.queues_complete = not self._store.dispatcher.is_rebuilding_queues
         core.send_enabled = self._has_templates and self._eligibility.may_handle_sends(now_ms)
-        core.pull_enabled = self._pulls and not self._eligibility.paused
+        core.pull_enabled = (
+            self._pulls and self._sources.identity.is_readable and not self._eligibility.paused
+        )
+        self._hold.refresh()
         self.needs_refresh = False
 
     def pause(self, held: bool) -> None:
@@ -184,6 +190,7 @@ class FastPath:
         if self.core is None:
             return
         self._store.dispatcher.install_accelerator(None)
+        self._deps.hold.install_accelerator(None)
         self._in.release()
         self._out.release()
         self._tables.close()
@@ -215,7 +222,9 @@ class FastPath:
         """Release the number of a connection that has ended; nothing more is sent to it."""
         if self.core is None:
             return
-        self._alive["peers"][number].fd = -1
+        peer = self._alive["peers"][number]
+        peer.fd = -1
+        peer.generation += 1
         self._channels[number] = None
         self._ended.append(number)
         if not self.core.outgoing_count:
@@ -313,6 +322,11 @@ class FastPath:
             return False
         self._in[: len(data)] = data
         return True
+
+    # Held pulls
+
+    def channel(self, number: int) -> FeedChannel | None:
+        return self._channels[number]
 
     # Accelerator of the dispatcher
 
@@ -486,12 +500,12 @@ class FastPath:
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.reader.memory_distance
         core.scan_work_max = WORK_MAX
+        self._hold.set_time(identity.broker_settings)
         core.allows_wait_false = self._eligibility.allows_wait_false
         self._alive["replies"] = templates = set_reply_templates(core, identity)
         self._has_templates = templates is not None
         self._pulls = (
             self._has_templates
-            and identity.is_readable
             and not identity.is_slave
             and not identity.broker_settings.slave_read_enable
             and not identity.broker_settings.disable_consume_if_consumer_read_slowly

@@ -274,7 +274,10 @@ class FastPathTables:
             self._core.queues[number].state = state
             known.files.renew(self._core.queues[number].files)
             slot.queues[queue_id] = number
-            queue.state[WATCHED_STATE] = (topic, queue_id) in self._watched
+            # The hold in C is searched at the next arrival, whether or not a pull waits there.
+            queue.state[WATCHED_STATE] = lib.RMQ_WATCHED_BY_HOLD | (
+                (topic, queue_id) in self._watched
+            )
         target = self._core.queues[slot.queues[queue_id]]
         file = queue.segments.find(queue.state[END_STATE])
         if file is None:
@@ -287,12 +290,13 @@ class FastPathTables:
         return True
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
-        """Set whether a pull waits for a message in this queue."""
+        """Set whether Python holds a pull that waits for a message in this queue."""
         name = (topic, queue_id)
         (self._watched.add if wanted else self._watched.discard)(name)
         queue = self._sources.store.queues.find(topic, queue_id)
         if queue is not None:
-            queue.state[WATCHED_STATE] = wanted
+            by_hold = queue.state[WATCHED_STATE] & lib.RMQ_WATCHED_BY_HOLD
+            queue.state[WATCHED_STATE] = by_hold | wanted
 
     def queue_name(self, number: int) -> QueueName:
         return self._queue_names[number]

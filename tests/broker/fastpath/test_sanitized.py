@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 COMPARISONS = (
     "tests/broker/fastpath/test_engine.py",
     "tests/broker/fastpath/test_frames.py",
+    "tests/broker/fastpath/test_held_pulls.py",
     "tests/broker/fastpath/test_sql_programs.py",
     "tests/broker/fastpath/test_sql_pulls.py",
     "tests/broker/fastpath/test_streams.py",
@@ -35,9 +36,11 @@ native = importlib.util.module_from_spec(spec)
 sys.modules["rmqpy._native"] = native
 spec.loader.exec_module(native)
 import rmqpy.broker.fastpath.engine as engine, rmqpy.broker.fastpath.tables as tables
+import rmqpy.broker.fastpath.hold as hold
 import rmqpy.store.files.staging as staging
 allocate = lambda kind, count: native.ffi.new(f"{kind}[]", count)
-engine.c_array = tables.c_array = allocate
+engine.c_array = tables.c_array = hold.c_array = allocate
+hold.CAPACITY = 600
 staging._memory = lambda length: memoryview(bytearray(length))
 
 def feed(self, data, have=0):

@@ -14,6 +14,7 @@ from rmqpy.codec.hashes import java_string_hash
 from rmqpy.codec.message import decode_message
 from rmqpy.config.loading import BrokerConfiguration, BrokerRole
 from rmqpy.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
+from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.results import Arrival
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
@@ -370,7 +371,7 @@ def test_held_pulls_have_a_limit_of_bytes() -> None:
     count = HELD_BYTES // 1_000_000
     assert [held() for _ in range(count + 1)] == [True] * count + [False]
     hold.sweep(lambda topic, queue_id: 1)
-    hold.resume_ready(lambda pull: None)
+    hold.resume_ready(lambda channel, request: None)
     assert held() and hold.count == 1
 
 
@@ -379,11 +380,13 @@ def test_hold_resumes_each_pull_once() -> None:
     resumed: list[int] = []
     hold = PullRequestHold(scheduler)
 
-    def resume(pull: HeldPullRequest) -> None:
-        resumed.append(pull.offset)
+    def resume(_channel: Channel, request: RemotingCommand) -> None:
+        resumed.append(request.opaque)
 
     for offset in (5, 7):
-        pull = HeldPullRequest(MemoryChannel(), RemotingCommand.request(11), offset, None, 15_000)
+        pull = HeldPullRequest(
+            MemoryChannel(), RemotingCommand(11, opaque=offset), offset, None, 15_000
+        )
         assert hold.hold("T", 0, pull)
     hold.notify_message_arriving(Arrival("T", 0, 5, 0, 0, 0))
     hold.notify_message_arriving(Arrival("T", 0, 6, 0, 0, 0))

@@ -1,0 +1,231 @@
+/* Long polling: holds pulls that are at the end of their queue, like
+ * rmqpy/broker/services/pull_hold.py, which keeps those that this file refuses.
+ *
+ *   rmq_pull ──hold──► waiting ──► due ──rmq_resume──► rmq_pull again, or Python
+ *                          │        ▲
+ *                          │        ├── rmq_hold_arrival: a message with its tags at or after its offset
+ *                          └────────┴── rmq_hold_sweep: its time is over, other messages have arrived, or its
+ *                                       connection is closed
+ *
+ * A held pull is its frame. It is answered by handling that frame again, with all checks, except that
+ * it may not wait, does not commit, and is not authenticated a second time; a frame that rmq_pull does
+ * not accept any more (the tables were discarded, the role has changed) is left to Python. So nothing
+ * here depends on the entries of topics, readers, and queues, which may be discarded at any time: a
+ * pull waits in the list of a bucket chosen by the name of its topic and its queue id, with a copy of
+ * the tags that its group had.
+ *
+ * The caller sets the limits: how many pulls wait, how long, and how many one call resumes. Pulls are
+ * resumed in the order in which they became due, so no group overtakes another. */
+#include <string.h>
+
+#include "rmqpy_native.h"
+
+#define WAIT_MAX ((int64_t)1 << 40) /* ms; Python adds longer times */
+
+/* Append a pull to a list. */
+static void append(rmq_hold *hold, rmq_held_list *list, int32_t number)
+{
+    rmq_held *const pull = &hold->pulls[number];
+
+    pull->next = 0;
+    pull->previous = list->last;
+    if (list->last != 0)
+        hold->pulls[list->last].next = number;
+    else
+        list->first = number;
+    list->last = number;
+}
+
+static void remove_from(rmq_hold *hold, rmq_held_list *list, int32_t number)
+{
+    const rmq_held *const pull = &hold->pulls[number];
+
+    if (pull->previous != 0)
+        hold->pulls[pull->previous].next = pull->next;
+    else
+        list->first = pull->next;
+    if (pull->next != 0)
+        hold->pulls[pull->next].previous = pull->previous;
+    else
+        list->last = pull->previous;
+}
+
+static uint32_t hash_of(const uint8_t *topic, size_t length, int32_t queue_id)
+{
+    uint32_t hash = 2166136261u;
+
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ topic[i]) * 16777619u;
+    hash = (hash ^ (uint32_t)queue_id) * 16777619u;
+    return hash ^ hash >> 15;
+}
+
+static rmq_held_list *bucket_of(const rmq_hold *hold, uint32_t hash)
+{
+    return &hold->buckets[hash & hold->bucket_mask];
+}
+
+/* The tags of a pull, its topic, and its frame. */
+static uint8_t *data_of(const rmq_hold *hold, int32_t number)
+{
+    return hold->data + (int64_t)(number - 1) * RMQ_HELD_BYTES;
+}
+
+static int waits_for(const rmq_hold *hold, int32_t number, uint32_t hash, const uint8_t *topic, size_t length,
+                     int32_t queue_id)
+{
+    const rmq_held *const pull = &hold->pulls[number];
+
+    return pull->hash == hash && pull->queue_id == queue_id && (size_t)pull->topic_length == length
+        && memcmp(data_of(hold, number) + pull->tags_length, topic, length) == 0;
+}
+
+static int wants(const rmq_hold *hold, int32_t number, int64_t tags_code)
+{
+    const rmq_held *const pull = &hold->pulls[number];
+    const uint8_t *const tags = data_of(hold, number);
+
+    if (pull->tags_length == 0)
+        return 1;
+    for (int32_t at = 0; at < pull->tags_length; at += 4) {
+        int32_t code;
+        memcpy(&code, tags + at, sizeof code);
+        if (code == tags_code)
+            return 1;
+    }
+    return 0;
+}
+
+static int is_closed(const rmq_core *core, const rmq_held *pull)
+{
+    return core->peers[pull->peer].generation != pull->generation;
+}
+
+static void set_due(rmq_hold *hold, int32_t number)
+{
+    remove_from(hold, bucket_of(hold, hold->pulls[number].hash), number);
+    append(hold, &hold->due, number);
+    hold->pulls[number].state = RMQ_HELD_DUE;
+    hold->count--;
+    hold->due_count++;
+}
+
+/* Take the first pull that is due from its list. Its memory is used again by the next one that is held. */
+static void release_first(rmq_hold *hold)
+{
+    const int32_t number = hold->due.first;
+
+    remove_from(hold, &hold->due, number);
+    hold->pulls[number].state = RMQ_HELD_FREE;
+    hold->pulls[number].next = hold->free;
+    hold->free = number;
+    hold->due_count--;
+}
+
+int rmq_hold_pull(rmq_core *core, const rmq_pull_to_hold *given)
+{
+    rmq_hold *const hold = core->hold;
+    const int64_t tags_length = (int64_t)given->tag_count * 4, topic_length = given->topic->name_length;
+    const int64_t wait_ms = hold->wait_ms >= 0 ? hold->wait_ms : given->wait_ms;
+    int32_t number = hold->free;
+
+    if (hold->count >= hold->limit || wait_ms > WAIT_MAX
+        || tags_length + topic_length + (int64_t)given->frame.length > RMQ_HELD_BYTES)
+        return RMQ_NEEDS_PYTHON;
+    if (number != 0)
+        hold->free = hold->pulls[number].next;
+    else if (hold->used < hold->capacity)
+        number = ++hold->used;
+    else
+        return RMQ_NEEDS_PYTHON;
+    const uint32_t hash = hash_of(given->topic->name, (size_t)topic_length, given->queue_id);
+    uint8_t *const data = data_of(hold, number);
+    hold->pulls[number] = (rmq_held){
+        .offset = given->offset,
+        .deadline_ms = hold->now_ms + wait_ms,
+        .hash = hash,
+        .queue_id = given->queue_id,
+        .peer = (int32_t)given->peer,
+        .generation = core->peers[given->peer].generation,
+        .tags_length = (int32_t)tags_length,
+        .topic_length = (int32_t)topic_length,
+        .frame_length = (int32_t)given->frame.length,
+        .state = RMQ_HELD_WAITING,
+    };
+    if (tags_length > 0)
+        memcpy(data, given->tags, (size_t)tags_length);
+    memcpy(data + tags_length, given->topic->name, (size_t)topic_length);
+    memcpy(data + tags_length + topic_length, given->frame.at, given->frame.length);
+    append(hold, bucket_of(hold, hash), number);
+    hold->count++;
+    return RMQ_OK;
+}
+
+int rmq_hold_arrival(rmq_hold *hold, const uint8_t *topic, size_t length, const rmq_arrived *message)
+{
+    const uint32_t hash = hash_of(topic, length, message->queue_id);
+    int waiting = 0;
+
+    for (int32_t number = bucket_of(hold, hash)->first, next; number != 0; number = next) {
+        rmq_held *const pull = &hold->pulls[number];
+        next = pull->next;
+        if (!waits_for(hold, number, hash, topic, length, message->queue_id))
+            continue;
+        if (message->queue_offset >= pull->offset) {
+            if (wants(hold, number, message->tags_code)) {
+                set_due(hold, number);
+                continue;
+            }
+            pull->passed = 1;
+        }
+        waiting = 1;
+    }
+    return waiting;
+}
+
+void rmq_hold_sweep(rmq_core *core)
+{
+    rmq_hold *const hold = core->hold;
+
+    for (int32_t number = 1; number <= hold->used; number++) {
+        const rmq_held *const pull = &hold->pulls[number];
+        if (pull->state == RMQ_HELD_WAITING
+            && (pull->passed || pull->deadline_ms <= hold->now_ms || is_closed(core, pull)))
+            set_due(hold, number);
+    }
+}
+
+int rmq_resume(rmq_core *core)
+{
+    rmq_hold *const hold = core->hold;
+    rmq_model model;
+
+    model.property_count = 0;
+    model.can_split_properties = 0;
+    while (hold->due.first != 0) {
+        const int32_t number = hold->due.first;
+        const rmq_held *const pull = &hold->pulls[number];
+        if (is_closed(core, pull)) {
+            release_first(hold);
+            continue;
+        }
+        if (hold->left <= 0)
+            return RMQ_AGAIN;
+        const uint8_t *const frame = data_of(hold, number) + pull->tags_length + pull->topic_length;
+        model.begin = NULL;
+        const int verdict = rmq_read_request(frame, pull->frame_length, &model)
+                                ? rmq_pull(core, pull->peer, &model.request, (rmq_slice){NULL, 0})
+                                : RMQ_NEEDS_PYTHON;
+        if (verdict < 0)
+            return -verdict;
+        hold->left--;
+        release_first(hold);
+        if (verdict == RMQ_NEEDS_PYTHON) {
+            hold->taken = frame;
+            hold->taken_length = pull->frame_length;
+            hold->taken_peer = pull->peer;
+            return RMQ_FALLBACK;
+        }
+    }
+    return RMQ_DONE;
+}
