@@ -35,6 +35,7 @@ SOURCES = (
     "dispatch",
     "pack",
     "socket",
+    "mapping",
     "lost_pages",
 )
 

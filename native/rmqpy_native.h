@@ -708,6 +708,14 @@ typedef struct {
 /* Returns 0 if the rows must be collected before the next call. */
 int rmq_walk_index(rmq_index_walk *state);
 
+/* Map a file from its start, shared (mapping.c). The mapping does not need the descriptor. Returns NULL
+ * and sets errno if the system refuses it. */
+uint8_t *rmq_map_file(int32_t descriptor, int64_t length, int writable);
+void rmq_unmap_file(uint8_t *begin, int64_t length);
+
+/* Read only the pages of a mapping that are accessed, and none ahead. */
+void rmq_advise_random(uint8_t *begin, int64_t length);
+
 /* Mappings of files whose pages may be lost (lost_pages.c), numbered by the caller from 0. The first
  * call installs a handler of SIGBUS; returns 0 if the mapping is not guarded. */
 enum { RMQ_MAPPINGS_MAX = 1 << 17 };

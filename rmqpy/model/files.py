@@ -34,6 +34,11 @@ class StoreFile(Protocol):
         of consume queue and index units.
         """
 
+    def use_in_place(self) -> None:
+        """Announce that the file is one of many, and is read and written through its mappings at
+        scattered places. The system then reads no pages ahead, and no descriptor is kept.
+        """
+
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of ``data`` at ``position``. Raises OSError."""
 
@@ -50,7 +55,8 @@ class StoreFile(Protocol):
 
     def sync(self) -> None:
         """Make all bytes written so far durable (fdatasync); the name of the file is made durable
-        by ``FileSystem.sync_dir``. May run in a worker thread. Does nothing if the file is closed.
+        by ``FileSystem.sync_dir``. May run in a worker thread. Does nothing if the file is closed
+        or removed.
         """
 
     def close(self) -> None:

@@ -91,6 +91,9 @@ class MemoryFile:
         self._node.mapped = True
         return memoryview(self._node.data)
 
+    def use_in_place(self) -> None:
+        """Do nothing: memory has neither descriptors nor read-ahead."""
+
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         assert not self._closed and not self._readonly
         assert position + len(data) <= self.size, "write after the end of a file of fixed size"

@@ -1,6 +1,6 @@
 """The limits of the system on the number of consume queues in use: each open file of a queue needs
-a mapping and two descriptors (Python keeps one of its own for a mapping). The files of a queue that
-is not used are closed at the second flush of the queues after that.
+a mapping, and before Python 3.13 without the C core a descriptor. The files of a queue that is not
+used are closed at the second flush of the queues after that.
 
 Beyond a limit no queue can be used, and the store accepts no more messages. This module warns
 before that.
@@ -14,10 +14,12 @@ from typing import Final
 
 from attrs import define
 
+from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR
+
 MAP_COUNT_FILE: Final = "/proc/sys/vm/max_map_count"
 NEAR_PERCENT: Final = 80
 MAPPINGS_OF_QUEUE: Final = 1
-DESCRIPTORS_OF_QUEUE: Final = 2
+DESCRIPTORS_OF_QUEUE: Final = int(KEEPS_DESCRIPTOR)
 CHECK_PERIOD_MS: Final = 60_000
 
 logger = logging.getLogger(__name__)

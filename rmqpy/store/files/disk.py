@@ -3,7 +3,8 @@
 A mapping is created at first use and is read-only unless ``writable`` was used first: commit logs
 are written with ``pwrite``, because the kernel zeroes every freshly touched page of a writable
 mapping (half of the broker's time in measurements); consume queues and key index are written in
-place, because their writes are small and scattered.
+place, because their writes are small and scattered. Of the latter, the kernel reads only pages that
+are accessed: with read-ahead, the first write to a queue reads its whole file.
 """
 
 from __future__ import annotations
@@ -11,13 +12,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import mmap
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileIdentity
 from rmqpy.store.files import lost_pages
+from rmqpy.store.files.mapping import map_file
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
@@ -36,16 +39,30 @@ def physical_memory_bytes() -> int:
 
 
 class DiskFile:
-    """An open file of fixed size (implements :class:`rmqpy.model.files.StoreFile`)."""
+    """An open file of fixed size (implements :class:`rmqpy.model.files.StoreFile`).
 
-    __slots__ = ("_fd", "_map", "_path", "_readonly", "_size", "_view", "_writable")
+    A file that is used in place is only mapped: it has a descriptor until its first mapping, and
+    after that only during each call that needs one.
+    """
+
+    __slots__ = (
+        "_fd",
+        "_in_place",
+        "_is_closed",
+        "_path",
+        "_readonly",
+        "_size",
+        "_view",
+        "_writable",
+    )
 
     def __init__(self, path: str, fd: int, size: int, readonly: bool) -> None:
         self._path = path
         self._fd = fd
         self._size = size
         self._readonly = readonly
-        self._map: mmap.mmap | None = None
+        self._in_place = False
+        self._is_closed = False
         self._view: memoryview | None = None
         self._writable: memoryview | None = None
 
@@ -60,82 +77,106 @@ class DiskFile:
     @property
     def view(self) -> memoryview:
         if self._view is None:
-            self._view = self._mapping(mmap.PROT_READ)
+            self._view = self._mapping(writable=False)
         return self._view
 
     @property
     def writable(self) -> memoryview:
         if self._writable is None:
             assert not self._readonly, "writable view of a file opened read-only"
-            self._writable = self._mapping(mmap.PROT_READ | mmap.PROT_WRITE)
+            self._writable = self._mapping(writable=True)
             self._view = self._writable.toreadonly()
         return self._writable
+
+    def use_in_place(self) -> None:
+        self._in_place = True
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         assert position + len(data) <= self._size, "write beyond the end of a file of fixed size"
         rest = memoryview(data)
         try:
-            while rest:
-                count = os.pwrite(self._fd, rest, position)
-                rest = rest[count:]
-                position += count
+            with self._descriptor() as fd:
+                while rest:
+                    count = os.pwrite(fd, rest, position)
+                    rest = rest[count:]
+                    position += count
         except OSError as error:
             error.filename = self._path
             raise
 
     def sync(self) -> None:
-        fd = self._fd
-        if fd < 0:
+        if self._is_closed:
             return
         try:
-            _sync_data(fd)
+            with self._descriptor() as fd:
+                _sync_data(fd)
         except OSError as error:
-            if self._fd >= 0:
-                error.filename = self._path
-                raise
-            # The file was removed and closed in the meantime, so nothing must become durable.
+            if self._is_closed or (self._fd < 0 and isinstance(error, FileNotFoundError)):
+                return  # The file was removed in the meantime: nothing must become durable.
+            error.filename = self._path
+            raise
 
     def data_end(self, position: int) -> int:
         end = position
-        try:
-            while end < self._size:
-                end = os.lseek(self._fd, os.lseek(self._fd, end, os.SEEK_DATA), os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # ENXIO: only a hole follows.
-                return self._size
+        with self._descriptor() as fd:
+            try:
+                while end < self._size:
+                    end = os.lseek(fd, os.lseek(fd, end, os.SEEK_DATA), os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # ENXIO: only a hole follows.
+                    return self._size
         return end
 
     def reserve(self, position: int, length: int) -> None:
         try:
-            os.posix_fallocate(self._fd, position, length)
+            with self._descriptor() as fd:
+                os.posix_fallocate(fd, position, length)
         except OSError as error:
             if error.errno not in _CANNOT_RESERVE:
                 error.filename = self._path
                 raise
 
     def close(self) -> None:
-        if self._fd < 0:
-            return
+        """Close the file. A reader may still hold a view (a reply that is being sent); its mapping
+        ends with the view.
+        """
+        self._is_closed = True
         self._view = self._writable = None
-        if self._map is not None:
-            # A reader may still hold a view (a reply that is being sent); the mapping then ends
-            # with the view.
-            with contextlib.suppress(BufferError):
-                self._map.close()
-            self._map = None
-        os.close(self._fd)
-        self._fd = -1
+        self._drop_descriptor()
 
-    def _mapping(self, protection: int) -> memoryview:
+    def _drop_descriptor(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    @contextmanager
+    def _descriptor(self) -> Iterator[int]:
+        known = self._fd
+        if known >= 0:
+            yield known
+            return
+        if self._is_closed:
+            raise OSError(errno.EBADF, "the file is closed")
+        flags = os.O_RDONLY if self._readonly else os.O_RDWR
+        fd = os.open(self._path, flags | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _mapping(self, *, writable: bool) -> memoryview:
         if self._size == 0:
             return memoryview(b"")
-        mapping = mmap.mmap(self._fd, self._size, mmap.MAP_SHARED, protection)
-        lost_pages.guard(mapping, self._path, is_written=bool(protection & mmap.PROT_WRITE))
-        if protection & mmap.PROT_WRITE:
-            self._map = mapping
-        elif self._map is None:
-            self._map = mapping
-        return memoryview(mapping)
+        try:
+            with self._descriptor() as fd:
+                view = map_file(fd, self._size, writable=writable, random=self._in_place)
+        except OSError as error:
+            error.filename = self._path
+            raise
+        lost_pages.guard(view, self._path, is_written=writable)
+        if self._in_place:
+            self._drop_descriptor()
+        return view
 
 
 class DiskLock:

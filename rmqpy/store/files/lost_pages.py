@@ -13,14 +13,16 @@ only with its mapping.
 
 from __future__ import annotations
 
-import mmap
 import weakref
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
 from rmqpy.codec import backend
 from rmqpy.model.errors import StoreError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 @define(slots=True, frozen=True)
@@ -52,7 +54,7 @@ class LostPagesError(StoreError):
 
 @define(slots=True, eq=False, repr=False)
 class _Guarded:
-    mapping: weakref.ref[mmap.mmap]
+    mapping: weakref.ref[Buffer]
     path: str
     is_written: bool
 
@@ -68,12 +70,12 @@ _free: Final[list[int]] = []
 _counted = 0
 
 
-def guard(mapping: mmap.mmap, path: str, *, is_written: bool) -> None:
-    """Survive the loss of pages of ``mapping`` for as long as it exists."""
+def guard(view: memoryview, path: str, *, is_written: bool) -> None:
+    """Survive the loss of pages of a mapping, seen through ``view``, for as long as it exists."""
     number = _free.pop() if _free else len(_guarded)
-    if not backend.guard_mapping(number, memoryview(mapping)):
+    if not backend.guard_mapping(number, view):
         return
-    ended = weakref.ref(mapping, lambda _: _forget(number))
+    ended = weakref.ref(view.obj, lambda _: _forget(number))
     _guarded[number] = _Guarded(ended, path, is_written)
 
 

@@ -37,6 +37,7 @@ class MappedFile:
     __slots__ = (
         "_file",
         "_files",
+        "_in_place",
         "_name_durable",
         "end_offset",
         "first_offset",
@@ -46,8 +47,17 @@ class MappedFile:
         "wrote_position",
     )
 
-    def __init__(self, files: FileSystem, path: str, first_offset: int, size: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        path: str,
+        first_offset: int,
+        size: int,
+        *,
+        in_place: bool = False,
+    ) -> None:
         self._files = files
+        self._in_place = in_place
         self._file: StoreFile | None = None
         self._name_durable = False
         self.path = path
@@ -63,7 +73,8 @@ class MappedFile:
     def file(self) -> StoreFile:
         """The open file."""
         if self._file is None:
-            self._file = self._files.open(self.path)
+            self._open(None)
+        assert self._file is not None
         return self._file
 
     @property
@@ -115,7 +126,12 @@ class MappedFile:
 
     def create(self) -> None:
         """Create the file in its full size, as sparse zeros."""
-        self._file = self._files.open(self.path, size=self.size)
+        self._open(self.size)
+
+    def _open(self, size: int | None) -> None:
+        self._file = self._files.open(self.path, size=size)
+        if self._in_place:
+            self._file.use_in_place()
 
     def close(self) -> None:
         if self._file is not None:
@@ -137,9 +153,20 @@ class BrokenFileSequenceError(StoreError):
 class MappedFiles:
     """The segments, in the order of their offsets."""
 
-    def __init__(self, files: FileSystem, directories: Sequence[str], file_size: int) -> None:
+    def __init__(
+        self,
+        files: FileSystem,
+        directories: Sequence[str],
+        file_size: int,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        """``in_place`` announces that the files are used in place
+        (:meth:`rmqpy.model.files.StoreFile.use_in_place`).
+        """
         assert directories and file_size > 0
         self._files = files
+        self._in_place = in_place
         self._directories = tuple(sorted(directories))
         self.file_size = file_size
         self._files_in_order: list[MappedFile] = []
@@ -195,7 +222,7 @@ class MappedFiles:
                 f"a start that is a multiple of the file size {self.file_size}",
                 "restore the file under the name that it had",
             )
-        file = MappedFile(self._files, path, offset, size)
+        file = MappedFile(self._files, path, offset, size, in_place=self._in_place)
         file.wrote_position = size
         return file
 
@@ -247,9 +274,8 @@ class MappedFiles:
         assert not self._files_in_order or first_offset == self._files_in_order[-1].end_offset
         number = first_offset // self.file_size
         directory = self._directories[number % len(self._directories)]
-        file = MappedFile(
-            self._files, f"{directory}/{file_name(first_offset)}", first_offset, self.file_size
-        )
+        path = f"{directory}/{file_name(first_offset)}"
+        file = MappedFile(self._files, path, first_offset, self.file_size, in_place=self._in_place)
         file.create()
         self._files_in_order.append(file)
         self.changes += 1

@@ -56,6 +56,7 @@ class IndexFile:
     """
 
     def __init__(self, file: StoreFile, slot_count: int, entry_count: int) -> None:
+        file.use_in_place()
         self._file = file
         self._slot_count = slot_count
         self._entry_count = entry_count

@@ -73,7 +73,7 @@ class ConsumeQueue:
         assert file_size % QUEUE_UNIT_SIZE == 0
         self._touched = set() if touched is None else touched
         self._directory = directory
-        self._segments = MappedFiles(files, (directory,), file_size)
+        self._segments = MappedFiles(files, (directory,), file_size, in_place=True)
         self.state = array("q", bytes(8 * STATE_COUNT))
         """The numbers that the C core also reads and writes, indexed by ``END_STATE`` etc."""
         self._dirty_from = 0

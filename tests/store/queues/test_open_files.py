@@ -1,14 +1,17 @@
-"""Queues without traffic need no descriptors and no mappings."""
+"""The files of queues need no descriptors, and those of queues without traffic no mappings."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from harness.store import StoreRig
 
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR
 from rmqpy.store.message_store import MessageStore
 
 TOPICS, QUEUES = 30, 4
@@ -31,18 +34,34 @@ def fill(rig: StoreRig, store: MessageStore) -> None:
             rig.put(store, number, topic=topic_of(number), queue_id=queue_id)
 
 
-def open_queues(rig: StoreRig) -> tuple[set[str], set[str]]:
-    """Return the consume queue files that this process has open, and those that it has mapped."""
-    folder = f"{rig.root}/consumequeue/"
-    opened = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            opened.add(os.readlink(f"/proc/self/fd/{number}"))
-        except FileNotFoundError:
-            continue
+def mapped_queues(rig: StoreRig) -> set[str]:
+    """Return the consume queue files that this process has mapped."""
     lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     mapped = {line[line.index("/") :] for line in lines if "/" in line}
-    return ({p for p in opened if folder in p}, {p for p in mapped if folder in p})
+    return {path for path in mapped if f"{rig.root}/consumequeue/" in path}
+
+
+def descriptors(rig: StoreRig) -> list[str]:
+    """Return the files of the store that the descriptors of this process lead to."""
+    opened = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            opened.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in opened if path.startswith(f"{rig.root}/")]
+
+
+def flags_of_mappings(rig: StoreRig) -> dict[str, set[str]]:
+    """Return the flags of the mappings of files by the folder of the store (VmFlags of smaps)."""
+    flags: dict[str, set[str]] = {}
+    folder = None
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace").splitlines():
+        if f" {rig.root}/" in line:
+            folder = line.partition(f" {rig.root}/")[2].partition("/")[0]
+        elif line.startswith("VmFlags:"):
+            if folder is not None:
+                flags.setdefault(folder, set()).update(line.split()[1:])
+            folder = None
+    return flags
 
 
 def file_of(rig: StoreRig, topic: str, queue_id: int) -> str:
@@ -52,22 +71,21 @@ def file_of(rig: StoreRig, topic: str, queue_id: int) -> str:
 def test_the_files_of_unused_queues_are_closed(rig: StoreRig) -> None:
     store = rig.open()
     fill(rig, store)
-    opened, mapped = open_queues(rig)
-    assert len(opened) == len(mapped) == TOPICS * QUEUES
+    assert len(mapped_queues(rig)) == TOPICS * QUEUES
     store.flush_tracker.flush_queues()
-    assert len(open_queues(rig)[0]) == TOPICS * QUEUES, "they were used a moment ago"
+    assert len(mapped_queues(rig)) == TOPICS * QUEUES, "they were used a moment ago"
     rig.put(store, 1, topic=b"T1", queue_id=1)
     queue = store.queues.find("T2", 2)
     assert queue is not None and queue.unit(0) is not None
     store.flush_tracker.flush_queues()
     used = {file_of(rig, "T1", 1), file_of(rig, "T2", 2)}
-    assert open_queues(rig) == (used, used)
+    assert mapped_queues(rig) == used
     rig.put(store, 3, topic=b"T3", queue_id=3)
     store.flush_tracker.flush_queues()
     rig.put(store, 3, topic=b"T3", queue_id=3)
     store.flush_tracker.flush_queues()
     used = {file_of(rig, "T3", 3)}
-    assert open_queues(rig) == (used, used)
+    assert mapped_queues(rig) == used
     fill(rig, store)
     for number in range(TOPICS):
         for queue_id in range(QUEUES):
@@ -76,7 +94,51 @@ def test_the_files_of_unused_queues_are_closed(rig: StoreRig) -> None:
             units = [queue.unit(place) for place in range(queue.max_offset)]
             assert len(units) >= 2 and None not in units
     store.shutdown()
-    assert open_queues(rig) == (set(), set())
+    assert mapped_queues(rig) == set()
+
+
+def test_only_log_files_have_descriptors(rig: StoreRig) -> None:
+    """One for each, and none for the mappings: 10,000 queues would exceed the usual limits."""
+    if KEEPS_DESCRIPTOR:
+        pytest.skip("mmap objects of Python keep descriptors before 3.13")
+    rig.changes["mapped_file_size_commit_log"] = 1 << 20
+    store = rig.open()
+    fill(rig, store)
+    store.dispatch()
+    queue = store.queues.find("T2", 2)
+    assert queue is not None and queue.unit(0) is not None
+    assert store.log.read(PhysicalOffset(0), 100)
+    found = descriptors(rig)
+    assert not [path for path in found if "/consumequeue/" in path or "/index/" in path]
+    assert [path for path in found if "/commitlog/" in path] == [f"{rig.root}/commitlog/{0:020d}"]
+    store.flush_tracker.flush_queues()
+    assert descriptors(rig) == found
+    store.shutdown()
+    store = rig.open()
+    queue = store.queues.find("T2", 2)
+    assert queue is not None and queue.unit(0) is not None, "a queue that is only read"
+    assert not [path for path in descriptors(rig) if "/consumequeue/" in path]
+    store.shutdown()
+
+
+def test_queues_and_index_are_not_read_ahead(rig: StoreRig) -> None:
+    """With read-ahead, the first access to a queue reads its whole file (6 MB), and displaces other
+    files from the page cache. The log is read in sequence.
+    """
+    store = rig.open()
+    fill(rig, store)
+    assert store.log.read(PhysicalOffset(0), 100)
+    flags = flags_of_mappings(rig)
+    if not flags:
+        pytest.skip("this kernel does not show the flags of mappings")
+    assert "rr" in flags["consumequeue"] and "rr" in flags["index"]
+    assert "rr" not in flags["commitlog"]
+    store.shutdown()
+    store = rig.open()
+    queue = store.queues.find("T2", 2)
+    assert queue is not None and queue.unit(0) is not None, "a queue that is only read"
+    assert "rr" in flags_of_mappings(rig)["consumequeue"]
+    store.shutdown()
 
 
 def test_a_start_opens_no_queues(rig: StoreRig) -> None:
@@ -84,7 +146,7 @@ def test_a_start_opens_no_queues(rig: StoreRig) -> None:
     fill(rig, store)
     store.shutdown()
     store = rig.open()
-    assert open_queues(rig) == (set(), set())
+    assert mapped_queues(rig) == set()
     assert store.queues.open_count == 0
     store.shutdown()
 

@@ -1,0 +1,25 @@
+/* Shared mappings of files that keep no descriptor: before Python 3.13, an mmap object of Python keeps
+ * one of its own for as long as it exists. */
+#define _GNU_SOURCE
+#include <stddef.h>
+#include <sys/mman.h>
+
+#include "rmqpy_native.h"
+
+uint8_t *rmq_map_file(int32_t descriptor, int64_t length, int writable)
+{
+    if (length <= 0 || (uint64_t)length > SIZE_MAX)
+        return NULL;
+    void *const begin = mmap(NULL, (size_t)length, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, descriptor, 0);
+    return begin == MAP_FAILED ? NULL : begin;
+}
+
+void rmq_unmap_file(uint8_t *begin, int64_t length)
+{
+    munmap(begin, (size_t)length);
+}
+
+void rmq_advise_random(uint8_t *begin, int64_t length)
+{
+    (void)madvise(begin, (size_t)length, MADV_RANDOM);
+}
