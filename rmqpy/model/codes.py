@@ -123,6 +123,7 @@ class RequestCode(IntEnum):
     RMQPY_DLEDGER_STATUS = 71003
     RMQPY_QUEUE_ENDS = 71004
     RMQPY_FENCE = 71005
+    RMQPY_CHANGE_ROLE = 71006
 
 
 class ResponseCode(IntEnum):

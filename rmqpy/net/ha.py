@@ -155,8 +155,12 @@ class HaServer:
             self._timer = None
         for task in list(self._handshakes):
             task.cancel()
+        self.disconnect("this broker is stopping")
+
+    def disconnect(self, reason: str) -> None:
+        """Disconnect all slaves, which then look for their master again."""
         for slave in list(self._slaves):
-            slave.abort("this broker is stopping")
+            slave.abort(reason)
 
     @property
     def room_bytes(self) -> int:

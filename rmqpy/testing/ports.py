@@ -10,6 +10,7 @@ them, because the server of ``free_port_block(4).broker_port`` has yet to start.
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import socket
@@ -58,6 +59,12 @@ class PortBlock:
 
 
 _recent: deque[PortBlock] = deque(maxlen=RECENT_BLOCKS)
+
+
+@atexit.register
+def _release_recent() -> None:
+    for block in _recent:
+        block.release()
 
 
 def free_port_block(count: int = 1) -> PortBlock:

@@ -16,6 +16,7 @@ from rmqpy.admin.commands import (
     monitoring,
     namesrv,
     offsets,
+    promote,
     stats,
     topics,
     trace,
@@ -37,6 +38,7 @@ _MODULES = (
     monitoring,
     dledger,
     fence,
+    promote,
 )
 
 COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)

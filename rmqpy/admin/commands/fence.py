@@ -66,6 +66,9 @@ class MemberFence:
     confirmed: int
     waiting: int
     closed_ms: int | None
+    begin: int = 0
+    broker_id: int | None = None
+    ha_address: str = ""
 
     @property
     def is_java(self) -> bool:
@@ -96,7 +99,17 @@ async def fence(call: CommandContext) -> CommandResult:
         return await _lift(call, addresses, java)
     if call.args.has("brokerName"):
         await _check_complete(call, addresses)
-    members = [await _close(call, address, None) for address in addresses]
+    return _report(*await fence_members(call, addresses, seconds, java=java))
+
+
+async def fence_members(
+    call: CommandContext, addresses: Sequence[str], seconds: int, *, java: bool
+) -> tuple[list[MemberFence], list[str]]:
+    """Fence the brokers, with ``java`` also those of Java, and wait until they are level, or
+    ``seconds`` have passed. Return them, and the reasons why they must not be stopped yet. After an
+    error all are open again.
+    """
+    members = [await fence_member(call, address, None) for address in addresses]
     found = [member.address for member in members if member.is_java]
     if found and not java:
         raise RmqError(
@@ -107,14 +120,13 @@ async def fence(call: CommandContext) -> CommandResult:
     try:
         for member in members:
             if member.is_java:
-                await _set_permission(call, member.address, READ_ONLY)
+                await set_permission(call, member.address, READ_ONLY)
             else:
-                await _close(call, member.address, seconds)
-        members, reasons = await _wait(call, addresses, seconds, bool(found))
+                await fence_member(call, member.address, seconds)
+        return await wait_until_level(call, addresses, seconds, bool(found))
     except BaseException:
-        await _open_quietly(call, members)
+        await open_quietly(call, members)
         raise
-    return _report(members, reasons)
 
 
 async def _check_complete(call: CommandContext, addresses: Sequence[str]) -> None:
@@ -131,7 +143,7 @@ async def _check_complete(call: CommandContext, addresses: Sequence[str]) -> Non
         )
 
 
-async def _wait(
+async def wait_until_level(
     call: CommandContext, addresses: Sequence[str], seconds: int, java: bool
 ) -> tuple[list[MemberFence], list[str]]:
     """Return the members when they are level and quiet, or when ``seconds`` have passed; and the
@@ -142,7 +154,7 @@ async def _wait(
     moved_s = loop.time()
     before: tuple[int, ...] = ()
     while True:
-        members = [await _close(call, address, None) for address in addresses]
+        members = [await fence_member(call, address, None) for address in addresses]
         ends = tuple(member.end for member in members)
         if ends != before:
             moved_s, before = loop.time(), ends
@@ -204,7 +216,7 @@ def _differences(members: Sequence[MemberFence]) -> list[str]:
 
 def _report(members: Sequence[MemberFence], reasons: Sequence[str]) -> CommandResult:
     opens_ms = min((m.closed_ms for m in members if m.closed_ms is not None), default=None)
-    lines = [_table(members), ""]
+    lines = [_table_of(members), ""]
     if reasons:
         lines += ["not level:", *(f"  {reason}" for reason in reasons)]
         lines.append("repeat the command; rmqpy admin fence --lift opens the brokers")
@@ -224,7 +236,7 @@ def _report(members: Sequence[MemberFence], reasons: Sequence[str]) -> CommandRe
     return CommandResult(value, "\n".join(lines), bool(reasons))
 
 
-def _table(members: Sequence[MemberFence]) -> str:
+def _table_of(members: Sequence[MemberFence]) -> str:
     return _TABLE.text(
         [
             [
@@ -245,30 +257,30 @@ async def _lift(call: CommandContext, addresses: Sequence[str], java: bool) -> C
     members, failed = [], []
     for address in addresses:
         try:
-            member = await _close(call, address, 0)
+            member = await fence_member(call, address, 0)
             if member.is_java and java:
-                await _set_permission(call, address, READ_WRITE)
+                await set_permission(call, address, READ_WRITE)
             members.append(member)
         except RmqError as error:
             failed.append(f"{address}: {error}")
-    text = "\n".join([_table(members), "", *failed] if failed else [_table(members)])
+    text = "\n".join([_table_of(members), "", *failed] if failed else [_table_of(members)])
     value = {"members": [member.as_json() for member in members], "reasons": failed}
     return CommandResult(value, text, bool(failed))
 
 
-async def _open_quietly(call: CommandContext, members: Sequence[MemberFence]) -> None:
+async def open_quietly(call: CommandContext, members: Sequence[MemberFence]) -> None:
     """Open what was closed, after an error; the deadline opens members that do not answer."""
     for member in members:
         try:
             if member.is_java:
-                await _set_permission(call, member.address, READ_WRITE)
+                await set_permission(call, member.address, READ_WRITE)
             else:
-                await _close(call, member.address, 0)
+                await fence_member(call, member.address, 0)
         except RmqError as error:
             call.show(f"{member.address} was not opened: {error}")
 
 
-async def _close(call: CommandContext, address: str, seconds: int | None) -> MemberFence:
+async def fence_member(call: CommandContext, address: str, seconds: int | None) -> MemberFence:
     """Fence one broker, open it (0), or only read its state (None)."""
     try:
         answer = await call.admin.call(
@@ -288,6 +300,9 @@ async def _close(call: CommandContext, address: str, seconds: int | None) -> Mem
         int(state["confirmed"]),
         int(state["waiting"]),
         int(state["remaining_ms"]),
+        int(state["begin"]),
+        int(state["broker_id"]),
+        str(state["ha_address"]),
     )
 
 
@@ -296,10 +311,11 @@ async def _java_state(call: CommandContext, address: str) -> MemberFence:
     table = await call.admin.runtime_info(address)
     end = int(table["commitLogMaxOffset"])
     waiting = int(table.get("sendThreadPoolQueueSize", "0"))
-    return MemberFence(address, "java", end, end, waiting, None)
+    begin = int(table["commitLogMinOffset"])
+    return MemberFence(address, "java", end, end, waiting, None, begin)
 
 
-async def _set_permission(call: CommandContext, address: str, permission: str) -> None:
+async def set_permission(call: CommandContext, address: str, permission: str) -> None:
     await call.admin.update_broker_config(address, {"brokerPermission": permission})
 
 

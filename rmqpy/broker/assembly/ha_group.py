@@ -13,7 +13,10 @@ from attrs import define
 
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
+from rmqpy.broker.processors.admin.change_role import ChangeRoleProcessor
 from rmqpy.broker.replication.access import GroupAddresses
+from rmqpy.broker.replication.classic_role import ClassicRole
+from rmqpy.broker.replication.role import RoleChange
 from rmqpy.broker.replication.slave_discovery import SlaveDiscovery
 from rmqpy.ha.link import LinkSettings, ReconnectBackoff
 from rmqpy.net.ha import HaServer, dial
@@ -37,11 +40,11 @@ class HaTransport:
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class HaGroup:
-    """The replication port, and the follower of a slave."""
+    """The replication port, and the role of the broker."""
 
     server: HaServer
     port: int
-    follower: HaFollower | None
+    role: ClassicRole
     addresses: GroupAddresses
 
     async def listen(self, host: str) -> None:
@@ -50,12 +53,10 @@ class HaGroup:
 
     def start(self) -> None:
         self.addresses.refresh()
-        if self.follower is not None:
-            self.follower.start()
+        self.role.start()
 
     async def close(self) -> None:
-        if self.follower is not None:
-            self.follower.stop()
+        self.role.stop()
         await self.server.close()
 
 
@@ -82,12 +83,32 @@ def build_ha_group(
     server = HaServer(log, settings, scheduler, security, addresses.knows)
     addresses.subscribe(server.count_again)
     broker.replication.serve(server)
-    follower = None
     if identity.is_slave:
         store.set_role(slave=True)
+
+    def make_follower() -> HaFollower:
         follower = _follower(broker, store, scheduler, transport)
-        broker.replication.register_report(follower.runtime_info)
-    return HaGroup(server, identity.listen_port + HA_PORT_DISTANCE, follower, addresses)
+        broker.replication.register_report(
+            lambda: follower.runtime_info() if identity.is_slave else {}
+        )
+        return follower
+
+    change = RoleChange(
+        identity, store, broker.registration, broker.services, broker.server.leadership_lost
+    )
+    role = ClassicRole(
+        identity=identity,
+        change=change,
+        masters=broker.masters,
+        tables=broker.metadata_sync,
+        fence=broker.fence,
+        log_end=lambda: log.max_offset,
+        configure=broker.settings.apply,
+        make_follower=make_follower,
+        disconnect=server.disconnect,
+    )
+    broker.server.register_handlers(ChangeRoleProcessor(role, broker.settings).handlers())
+    return HaGroup(server, identity.listen_port + HA_PORT_DISTANCE, role, addresses)
 
 
 def _follower(

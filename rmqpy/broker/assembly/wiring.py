@@ -146,6 +146,7 @@ class Broker:
     fast_port: FastPort
     services: MasterServices
     fence: WriteFence
+    settings: BrokerConfigProcessor
 
     def start(self) -> None:
         """Start the periodic work and register. The ports may be open before or after."""
@@ -519,6 +520,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         fast_port=FastPort(server),
         services=MasterServices((delivery, transaction_checks), internal_messages.fail),
         fence=fence,
+        settings=settings,
     )
 
 

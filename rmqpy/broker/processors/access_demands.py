@@ -101,6 +101,7 @@ ADMINISTRATION: Final = (
     RequestCode.RMQPY_COMPARE_LOG,
     RequestCode.RMQPY_DLEDGER_STATUS,
     RequestCode.RMQPY_FENCE,
+    RequestCode.RMQPY_CHANGE_ROLE,
 )
 """Codes for settings, tables, and the data of other clients: for administrators."""
 

@@ -30,7 +30,7 @@ each can be the next master, from which slaves (and Java's) take only tables of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -180,6 +180,8 @@ class MetadataSync:
     _kept: dict[int, frozenset[str]] = field(factory=dict, init=False)
     _done_ms: int | None = field(default=None, init=False)
     _fetched: set[int] = field(factory=set, init=False)
+    _awaited: set[int] = field(factory=set, init=False)
+    _waiting: list[Callable[[], None]] = field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         strict = self.identity.store.enable_dledger_commit_log
@@ -216,6 +218,31 @@ class MetadataSync:
             if kept:
                 info[f"slaveSyncKept_{code}"] = _listed(kept)
         return info
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """The tables that could not be fetched last, with the reasons."""
+        return [f"table {code}: {fault}" for code, fault in sorted(self._faults.items())]
+
+    def fetch_now(self, done: Callable[[], None]) -> None:
+        """Fetch all tables at once; ``done`` is called when each has arrived or failed."""
+        self._awaited = set(_ALL)
+        self._waiting.append(done)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._round()
+        if not self.choice.candidates(self.scheduler.monotonic_ms()):
+            for code in _ALL:
+                self._failed(code, "no master is known")
+                self._settle(code)
+
+    def _settle(self, code: int) -> None:
+        """Record that the request for a table has ended."""
+        self._awaited.discard(code)
+        if not self._awaited:
+            waiting, self._waiting = self._waiting, []
+            for done in waiting:
+                done()
 
     def _named(self) -> None:
         """Fetch at once, because a new master was named."""
@@ -289,6 +316,7 @@ class MetadataSync:
 
         def answered(response: RemotingCommand | None, error: RmqError | None) -> None:
             if not self.identity.is_slave or self._timer is None:
+                self._settle(code)
                 return
             try:
                 if response is None:
@@ -309,6 +337,7 @@ class MetadataSync:
                 self._faults.pop(code, None)
                 self._fetched.add(code)
                 self._done_ms = self.scheduler.monotonic_ms()
+            self._settle(code)
 
         self.network.request(address, request, TIMEOUT_MS, answered)
 

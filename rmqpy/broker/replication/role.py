@@ -91,11 +91,11 @@ class RoleChange:
     leadership_lost: Callable[[], None]
     """Refuses the senders whose messages no quorum has confirmed."""
 
-    def become_master(self) -> None:
+    def become_master(self, role: BrokerRole = BrokerRole.SYNC_MASTER) -> None:
         """Dispatch the readable log, then accept puts, then register with the name servers."""
         self.store.dispatch()
         self.store.set_role(slave=False)
-        self.identity.change_role(BrokerRole.SYNC_MASTER, MASTER_ID)
+        self.identity.change_role(role, MASTER_ID)
         self.services.start()
         logger.info("%s became master at %s", self.identity.name, self.identity.address)
         self.registration.register()

@@ -42,6 +42,8 @@ class FenceState:
     """The time until the broker opens by itself; 0 if it is open."""
     waiting: int
     """The number of accepted messages that are not confirmed yet."""
+    begin: int
+    """The begin of the log."""
     end: int
     """The end of the log, including what is not confirmed."""
     confirmed: int
@@ -90,7 +92,7 @@ class WriteFence:
             remaining_ms = max(1, self._deadline_ms - self._scheduler.monotonic_ms())
         log = self._log
         waiting = self._gate.waiting + self._messages.waiting
-        return FenceState(remaining_ms, waiting, log.max_offset, log.confirm_offset)
+        return FenceState(remaining_ms, waiting, log.min_offset, log.max_offset, log.confirm_offset)
 
     def stop(self) -> None:
         """Cancel the deadline, because the broker ends."""

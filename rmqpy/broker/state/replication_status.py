@@ -49,14 +49,14 @@ class ReplicationStatus:
 
     identity: BrokerContext
     log_end: Callable[[], int]
-    waits: bool = field(init=False)
-    """Whether sends wait for slaves at all."""
     slaves: ConnectedSlaves | None = field(default=None, init=False)
     _reports: list[Callable[[], Mapping[str, str]]] = field(factory=list, init=False)
 
-    def __attrs_post_init__(self) -> None:
+    @property
+    def waits(self) -> bool:
+        """True if sends wait for slaves at all."""
         identity = self.identity
-        self.waits = (
+        return (
             identity.role is BrokerRole.SYNC_MASTER and not identity.store.enable_dledger_commit_log
         )
 

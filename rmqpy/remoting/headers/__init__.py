@@ -13,6 +13,7 @@ from rmqpy.remoting.command_header import CommandHeader, Int64
 from rmqpy.remoting.headers.brokers import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
+    ChangeRoleRequestHeader,
     CompareLogRequestHeader,
     CreateAccessConfigRequestHeader,
     CreateTopicRequestHeader,
@@ -102,6 +103,7 @@ __all__ = [
     "AddWritePermOfBrokerRequestHeader",
     "AddWritePermOfBrokerResponseHeader",
     "AnySendHeader",
+    "ChangeRoleRequestHeader",
     "CheckTransactionStateRequestHeader",
     "CloneGroupOffsetRequestHeader",
     "CommandHeader",
@@ -241,6 +243,7 @@ REQUEST_HEADERS: Final[dict[RequestCode, type[CommandHeader]]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: AddWritePermOfBrokerRequestHeader,
     RequestCode.RMQPY_COMPARE_LOG: CompareLogRequestHeader,
     RequestCode.RMQPY_FENCE: FenceRequestHeader,
+    RequestCode.RMQPY_CHANGE_ROLE: ChangeRoleRequestHeader,
     RequestCode.GET_ALL_PRODUCER_INFO: GetAllProducerInfoRequestHeader,
 }
 """The header of each request; a request that is not listed has no custom header."""

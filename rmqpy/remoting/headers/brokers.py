@@ -216,3 +216,17 @@ class FenceRequestHeader(CommandHeader):
     """
 
     seconds: int | None = None
+
+
+@lazy_define(kw_only=True)
+class ChangeRoleRequestHeader(CommandHeader):
+    """A request of rmqpy: make a broker of a classic group master (``SYNC_MASTER`` or
+    ``ASYNC_MASTER``) or ``SLAVE`` if its log ends at ``end``. A slave gets ``broker_id`` and
+    follows ``master_addr``.
+    """
+
+    role: str
+    end: Int64
+    broker_id: int | None = None
+    master_addr: str | None = None
+    ha_server_addr: str | None = None

@@ -238,7 +238,7 @@ class ClassicCommitLog:
         ahead).
         """
         last = self._segments.last
-        if last is self._prepared and self._end < last.first_offset:
+        if last is self._prepared and self._end <= last.first_offset:
             return self._segments[-2]
         return last
 

@@ -54,9 +54,12 @@ def test_a_fenced_broker_refuses_messages_until_it_is_lifted(harness: BrokerHarn
         "role": "ASYNC_MASTER",
         "remaining_ms": 10_000,
         "waiting": 0,
+        "begin": 0,
         "end": end,
         "confirmed": end,
         "drained": True,
+        "broker_id": 0,
+        "ha_address": harness.broker.identity.ha_address,
     }
     assert harness.send(b"refused").code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "fenced" in harness.broker.information.table()["storeRefusesPuts"]
@@ -79,9 +82,12 @@ def test_a_fence_ends_at_its_deadline(harness: BrokerHarness) -> None:
         "role": "ASYNC_MASTER",
         "remaining_ms": 0,
         "waiting": 0,
+        "begin": 0,
         "end": 0,
         "confirmed": 0,
         "drained": False,
+        "broker_id": 0,
+        "ha_address": harness.broker.identity.ha_address,
     }
     assert harness.send(b"after").code == 0
 

@@ -14,7 +14,7 @@ from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
-from rmqpy.store.commitlog.interface import Appended, CommitLog
+from rmqpy.store.commitlog.interface import Appended, CommitLog, read_span
 from rmqpy.store.files.staging import Staging
 from rmqpy.store.message_store import MessageStore
 from rmqpy.testing.memory_files import MemoryFiles
@@ -326,3 +326,30 @@ def test_a_kill_loses_only_staged_messages(rig: StoreRig) -> None:
     assert after.reader.max_queue_offset("Topic", 0) == before + 2
     (result,) = after.appender.put([rig.draft(6)])
     assert result.queue_offset == before + 2
+
+
+def test_a_slave_that_was_master_keeps_the_file_that_it_had_prepared() -> None:
+    """The next file of a log is created early; raw bytes of a master must claim it."""
+    rig, other = (StoreRig(MemoryFiles(), f"/{name}") for name in ("store", "master"))
+    rig.flag = other.flag = False
+    store, master = rig.open(), other.open()
+    log, number = store.log, 0
+    assert isinstance(log, ClassicCommitLog)
+    while master.log.max_offset < 2 * FILE_SIZE - 1000:
+        append(other, master, number)
+        master.log.commit()
+        if log._prepared is None:
+            append(rig, store, number)
+            log.commit()
+        number += 1
+    store.set_role(slave=True)
+    for end in (FILE_SIZE, master.log.max_offset):
+        begin = log.max_offset
+        store.append_raw(begin, read(master.log, begin, end - begin))
+    store.shutdown()
+    again = rig.open()
+    end = master.log.max_offset
+    assert again.log.max_offset == end
+    assert read_span(again.log, 0, end) == read_span(master.log, 0, end)
+    master.close_without_flush()
+    again.close_without_flush()

@@ -30,7 +30,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import GetBrokerConfigResponseHeader
-from rmqpy.store.files.deferred_write import DeferredFileWriter
+from rmqpy.store.files.deferred_write import DeferredFileWriter, Saved
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,12 @@ class SettingsFile:
 
     file: DeferredFileWriter
     unknown: Mapping[str, str]
+
+    def save(self, identity: BrokerContext, done: Saved) -> None:
+        """Write the settings of ``identity`` as they are when the write starts."""
+        self.file.save(
+            lambda: configuration_text(identity.configuration, self.unknown).encode(), done
+        )
 
 
 @define(slots=True, eq=False, kw_only=True, repr=False)
@@ -94,19 +100,25 @@ class BrokerConfigProcessor:
         if changed == self.identity.configuration:
             return RemotingCommand.response_to(request)
         logger.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
+        self.apply(changed)
+        if REGISTERED_KEY in changes:
+            self.registration.register()
+        return self.save(channel, request)
+
+    def apply(self, changed: BrokerConfiguration) -> None:
+        """Use other settings from now on."""
         self.identity.change_configuration(changed)
         self.version = DataVersion(self.version.timestamp, self.version.counter + 1)
         self.changed(changed)
-        if REGISTERED_KEY in changes:
-            self.registration.register()
-        return self._save(channel, request)
 
-    def _save(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def save(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Write the settings to the file, then answer ``request``. Return the answer if there is no
+        file.
+        """
         if self.file is None:
             return RemotingCommand.response_to(
                 request, remark="in effect until the next start: there is no configuration file"
             )
-        unknown = self.file.unknown
 
         def saved(error: BaseException | None) -> None:
             if request.is_oneway:
@@ -117,7 +129,5 @@ class BrokerConfigProcessor:
                 response.remark = f"in effect, but not on disk: {error}"
             channel.write(encode_command(response))
 
-        self.file.file.save(
-            lambda: configuration_text(self.identity.configuration, unknown).encode(), saved
-        )
+        self.file.save(self.identity, saved)
         return None

@@ -2,7 +2,8 @@
 (:mod:`rmqpy.broker.services.fence`).
 
 The answer is JSON: ``remaining_ms`` (0 if the broker is open), ``waiting`` (accepted messages that
-are not confirmed yet), ``end`` and ``confirmed`` (physical offsets), ``drained``, and ``role``.
+are not confirmed yet), ``begin``, ``end``, and ``confirmed`` (physical offsets), ``drained``,
+``role``, ``broker_id``, and ``ha_address`` (the port that slaves replicate from).
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ class FenceProcessor:
         state = self.fence.state()
         body = {
             "role": self.identity.role.name,
+            "broker_id": self.identity.broker_id,
+            "ha_address": self.identity.ha_address,
             "remaining_ms": state.remaining_ms,
             "waiting": state.waiting,
+            "begin": state.begin,
             "end": state.end,
             "confirmed": state.confirmed,
             "drained": state.is_drained,
