@@ -1,8 +1,11 @@
 """The requests of DLedger's own clients: METADATA, GET and APPEND.
 
-A member that does not lead answers GET and APPEND with NOT_LEADER and the leader's id. An accepted
-append is passed to the owner of the log (``Ready.appends``), because the core owns no bytes and in
-the group of a broker only message records may become entries.
+A member that does not lead answers GET and APPEND with NOT_LEADER and the leader's id. While it
+knows no leader, other members may get entries from it: perhaps none of them may lead before it has
+repaired a damaged entry.
+
+An accepted append is passed to the owner of the log (``Ready.appends``), because the core owns no
+bytes and in the group of a broker only message records may become entries.
 """
 
 from __future__ import annotations
@@ -33,9 +36,12 @@ def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:
 
 
 def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
-    """Return the entry at ``begin_index`` if this member leads and the entry is committed."""
+    """Return the entry at ``begin_index`` if it is committed, and this member leads or repairs
+    another one.
+    """
     index = request.begin_index
-    if member.role is not Role.LEADER:
+    repairs = member.leader_id is None and request.local_id in member.membership.others
+    if member.role is not Role.LEADER and not repairs:
         code = _CODE.NOT_LEADER
     elif index is None:
         code = _CODE.UNEXPECTED_ARGUMENT

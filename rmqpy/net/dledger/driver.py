@@ -125,6 +125,7 @@ class DLedgerDriver:
         self._next_request_ms = 0
         self.disk = DiskState.GOOD
         self._scrub = Scrub(self.entries, self._fetch)
+        self._fetches = 0
         self.events: deque[tuple[int, str]] = deque(maxlen=EVENTS_MAX)
         """The latest changes of role and their reasons, as (wall clock in ms, sentence)."""
         self.grants = 1
@@ -408,11 +409,19 @@ class DLedgerDriver:
         return frozenset(self._scrub.damaged)
 
     def _fetch(self, index: int, done: Callable[[Entry | None], None]) -> bool:
-        """Request an entry from the leader. Return False if there is none to request it from."""
+        """Request an entry from the leader, or while there is none from the other members in turn:
+        perhaps none of them may lead before its own damage is repaired. Return False if this member
+        leads.
+        """
         leader = self.node.leader_id
-        if leader is None or leader == self.membership.self_id:
+        if leader == self.membership.self_id:
             return False
-        self.peers.fetch(leader, index, done, lambda: self._expired(index))
+        if leader is not None:
+            self.peers.fetch(leader, index, done, lambda: self._expired(index))
+            return True
+        others = self.membership.others
+        self._fetches += 1
+        self.peers.fetch(others[self._fetches % len(others)], index, done, lambda: None)
         return True
 
     def _expired(self, index: int) -> None:

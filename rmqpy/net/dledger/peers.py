@@ -177,8 +177,8 @@ class PeerTransport:
         done: Callable[[Entry | None], None],
         expired: Callable[[], None],
     ) -> None:
-        """Fetch an entry from the leader and call ``done`` with it, or with None if that fails.
-        ``expired`` is also called if the leader no longer has the entry.
+        """Fetch an entry from a member and call ``done`` with it, or with None if that fails.
+        ``expired`` is also called if the member no longer has the entry.
         """
         request = GetEntriesRequest(
             group=self.membership.group,

@@ -1,11 +1,12 @@
-"""Scrub: finds damaged entries of a member, and repairs them with intact copies from the leader.
+"""Scrub: finds damaged entries of a member, and repairs them with intact copies from the leader,
+or without one from other members.
 
 All entries are checked in order, repeatedly, a few at a time. Otherwise damage in an entry that no
 client reads would only be found when the entry is needed. ::
 
     intact ──found──► damaged ──fetch──► requested ──the same entry, intact──► intact
                          ▲                   │
-                         └── no leader, no answer, another entry ──┘   (again after RETRY_MS)
+                         └── no answer, another entry ─────────────┘   (again after RETRY_MS)
 
 Invariant: an entry is only overwritten by one at the same position with the same index, term and
 size.
@@ -31,7 +32,7 @@ BYTES_AT_ONCE: Final = 1024 * 1024
 RETRY_MS: Final = 1000
 
 Fetch = Callable[[int, Callable[[Entry | None], None]], bool]
-"""Requests an entry from the leader; returns False if there is none."""
+"""Requests an entry from another member; returns False if this member leads."""
 
 logger = logging.getLogger(__name__)
 

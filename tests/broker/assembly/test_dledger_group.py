@@ -751,6 +751,30 @@ def test_a_member_with_a_damaged_entry_does_not_lead(group: Group) -> None:
     assert_equal_ledgers(group)
 
 
+def test_members_with_damaged_entries_repair_each_other_without_a_leader(group: Group) -> None:
+    """Neither of the two may lead, so none would ever send an intact copy as the leader."""
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(3000)
+    absent, *damaged = group.members
+    for member, index in zip(damaged, (3, 7), strict=True):
+        assert member.store is not None and member.store.opened.entries is not None
+        header, _ = member.store.opened.entries.entry(index)
+        name, place = divmod(header.position + 48 + 100, FILE_SIZE)
+        node = member.files.nodes[f"/store/dledger-{member.name}/data/{name * FILE_SIZE:020d}"]
+        node.data[place] ^= 0x40
+    for member in group.members:
+        group.kill(member.number)
+    group.start(*(member.number for member in damaged))
+    for member, index in zip(damaged, (3, 7), strict=True):
+        assert member.driver is not None and member.driver.damaged == {index}
+    leader = group.elect()
+    assert [reply.code for reply in group.send(leader, b"more")] == [0]
+    group.start(absent.number)
+    group.run(5000)
+    assert_equal_ledgers(group)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim_role", ["leader", "follower"])
 def test_a_damaged_entry_is_fetched_again(
