@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,3 +92,40 @@ def joined(golden_copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.chdir(root)
     return root
+
+
+HOLDER = """
+import fcntl, os, pathlib, signal, sys
+root = pathlib.Path(sys.argv[1])
+lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT)
+fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+(root / "holder.pid").write_text(str(os.getpid()))
+signal.pause()
+"""
+
+
+@pytest.fixture
+def holders() -> Iterator[Callable[[Path], None]]:
+    """Give the members of the ``group.toml`` in a folder commands: ``start`` runs a process that
+    holds the store as a broker does, ``stop`` ends it.
+    """
+    folders: list[Path] = []
+
+    def give_commands(folder: Path) -> None:
+        folders.append(folder)
+        (folder / "holder.py").write_text(HOLDER)
+        text = (folder / "group.toml").read_text()
+        for name in ("n0", "n1", "n2"):
+            store = shlex.quote(str(folder / name))
+            start = f"{sys.executable} {folder}/holder.py {store} > {folder}/{name}.log 2>&1 &"
+            stop = f"kill $(cat {store}/holder.pid); rm {store}/holder.pid"
+            text = text.replace(
+                f"[member.{name}]\n", f'[member.{name}]\nstart = "{start}"\nstop = "{stop}"\n'
+            )
+        (folder / "group.toml").write_text(text)
+
+    yield give_commands
+    for folder in folders:
+        for path in folder.glob("n*/holder.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(path.read_text()), signal.SIGKILL)

@@ -43,6 +43,35 @@ def entries_of(store: Path) -> bytes:
 
 
 @pytest.mark.slow
+def test_run_sets_the_fence_before_it_stops_the_members(
+    loaded: LoadedGroup, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (loaded.root / "group").mkdir()
+    monkeypatch.chdir(loaded.root / "group")
+    confs = " ".join(f"{loaded.root}/{name}/broker.conf" for name in MEMBERS)
+    code, out, err = run(f"init {confs}")
+    assert code == 0, out + err
+    code, out, _ = run("next --back --yes")
+    assert code == 2 and "first stop all writes: rmqpy admin fence -n 127.0.0.1:" in out
+    text = Path("group.toml").read_text()
+    for name, server in zip(MEMBERS, loaded.brokers, strict=True):
+        head = f"[member.{name}]\n"
+        text = text.replace(head, f'{head}stop = "kill {server.pid}"\n')
+    Path("group.toml").write_text(text)
+    code, out, err = run("run --until left-verified --yes --format json")
+    assert code == 0, out + err
+    (stopped,) = (each for each in json.loads(out)["steps"] if each["step"] == "stop")
+    members = stopped["result"]["fence"]["members"]
+    assert len(members) == 3 and len({each["end"] for each in members}) == 1
+    kinds = {
+        op["op"]
+        for node in json.loads(Path("plan.json").read_text())["nodes"]
+        for op in node["ops"]
+    }
+    assert kinds and "fetch" not in kinds
+
+
+@pytest.mark.slow
 def test_a_fenced_group_ends_at_one_entry(
     loaded: LoadedGroup, run: RunUpgrade, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -112,36 +109,6 @@ def test_a_group_leaves_without_arguments(joined: Path, run: RunUpgrade) -> None
     assert run("rollback")[0] == 2
 
 
-HOLDER = """
-import fcntl, os, pathlib, signal, sys
-root = pathlib.Path(sys.argv[1])
-lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT)
-fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-(root / "holder.pid").write_text(str(os.getpid()))
-signal.pause()
-"""
-
-
-def give_commands(folder: Path) -> None:
-    """Let ``start`` run a process that holds a store as a broker does, and ``stop`` end it."""
-    (folder / "holder.py").write_text(HOLDER)
-    text = (folder / "group.toml").read_text()
-    for name in ("n0", "n1", "n2"):
-        start = f"{sys.executable} holder.py {name} > {name}.log 2>&1 &"
-        stop = f"kill $(cat {name}/holder.pid); rm {name}/holder.pid"
-        text = text.replace(
-            f"[member.{name}]\n", f'[member.{name}]\nstart = "{start}"\nstop = "{stop}"\n'
-        )
-    (folder / "group.toml").write_text(text)
-
-
-@pytest.fixture
-def stopping(lagging: Path) -> Iterator[None]:
-    yield
-    for path in lagging.glob("n*/holder.pid"):
-        os.kill(int(path.read_text()), signal.SIGKILL)
-
-
 def state_of(run: RunUpgrade) -> str:
     _, out, _ = run("status --format json")
     return str(json.loads(out)["state"])
@@ -168,12 +135,11 @@ def test_run_goes_on_until_a_person_must_decide(lagging: Path, run: RunUpgrade) 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("stopping")
 def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
-    lagging: Path, run: RunUpgrade
+    lagging: Path, run: RunUpgrade, holders: Callable[[Path], None]
 ) -> None:
     run(f"init {CONFS}")
-    give_commands(lagging)
+    holders(lagging)
     code, out, err = run("run --until verified --yes")
     assert code == 0 and state_of(run) == "verified", (out, err)
     assert out.count("\nstarting") == 0 and "switched: start the brokers" in out
@@ -181,7 +147,10 @@ def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
     value = json.loads(out)
     assert code == 0 and value["state"] == "final"
     assert [step["step"] for step in value["steps"]] == ["finalize"]
-    code, out, err = run("run --until halted --yes")
+    code, _, err = run("run --until halted --yes")
+    assert code == 1 and "cannot be fenced" in err and "add --no-fence" in err
+    assert state_of(run) == "final", "nothing was stopped"
+    code, out, err = run("run --until halted --yes --no-fence")
     assert code == 2 and state_of(run) == "switched", "no member has an entry"
 
 

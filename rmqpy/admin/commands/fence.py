@@ -54,6 +54,10 @@ _TABLE = OutputTable(
 )
 
 
+class JavaBrokerError(RmqError):
+    """A member is a Java broker, which has no fence."""
+
+
 @define(slots=True, frozen=True)
 class MemberFence:
     """What a member reports. ``closed_ms`` is the time until it opens; 0 if it is open, None for a
@@ -112,7 +116,7 @@ async def fence_members(
     members = [await fence_member(call, address, None) for address in addresses]
     found = [member.address for member in members if member.is_java]
     if found and not java:
-        raise RmqError(
+        raise JavaBrokerError(
             f"{', '.join(found)}: found a Java broker, expected rmqpy; Java has no fence: --java"
             " takes the write permission of Java brokers (brokerPermission=4 in their broker.conf)"
             " and waits until their ends stop moving; it stops clients only, not delayed messages"

@@ -42,6 +42,12 @@ def add_verbs(verbs: Commands) -> None:
     )
     for verb in (step, run):
         verb.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        verb.add_argument(
+            "--no-fence",
+            action="store_true",
+            help="stop a DLedger group without rmqpy admin fence; its members may then end at"
+            " different entries",
+        )
         verb.set_defaults(
             of_group=True, interrupted=CAN_BE_RESUMED, token_file=None, authority=None
         )
@@ -147,7 +153,7 @@ def _perform(
     if step is NextStep.LOOK:
         return EXIT_NO, None
     if step in (NextStep.START, NextStep.STOP):
-        return turn(options, group, view, step), None
+        return turn(options, group, view, step)
     words = command_of(step).split()[1:]
     if options.format != "json":
         return main(words, hosts=options.hosts), None

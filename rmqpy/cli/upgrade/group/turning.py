@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.group.facts import view_group
+from rmqpy.cli.upgrade.group.fencing import fence_of, set_fence
 from rmqpy.cli.upgrade.group.hosts import shell_there
 from rmqpy.cli.upgrade.group.shell import run_shell
 from rmqpy.cli.upgrade.output import print_result
@@ -27,8 +28,13 @@ TURN_SECONDS_MAX: Final = 300
 POLL_SECONDS: Final = 0.2
 
 
-def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep) -> int:
-    """Start or stop the members that are not there yet; return the exit code."""
+def turn(
+    options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep
+) -> tuple[int, dict[str, Any]]:
+    """Start or stop the members that are not there yet; return the exit code and what was done.
+
+    A DLedger group is fenced before it is stopped.
+    """
     from rmqpy.audit.facts.facts import Mode
     from rmqpy.upgrade.group.states import NextStep
 
@@ -39,24 +45,27 @@ def turn(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: 
     wanted = {each.name for each in turned}
     members = [each for each in _ordered(group.file.members) if each.name in wanted]
     missing = [each for each in members if not _command(each, starts=starts)]
+    value: dict[str, Any] = {step.value: [each.name for each in members]}
+    fence = None if starts or options.no_fence else fence_of(group, view)
     if missing:
         names = ", ".join(each.name for each in members)
-        print_result(
-            options,
-            {step.value: [each.name for each in members]},
-            [
-                f"{step.value} the brokers of {names}, in this order, then run this command again"
-                f" (group.toml has no {step.value} command for {missing[0].name})"
-            ],
+        lines = [f"first stop all writes: {fence.command}"] if fence is not None else []
+        lines.append(
+            f"{step.value} the brokers of {names}, in this order, then run this command again"
+            f" (group.toml has no {step.value} command for {missing[0].name})"
         )
-        return EXIT_NO
+        if options.format != "json":
+            print_result(options, None, lines)
+        return EXIT_NO, value | ({"fence": fence.command} if fence is not None else {})
     for member in members:
         if not member.is_local:
             shell_there(options, member, _command(member, starts=starts), dry_run=True)
+    if fence is not None:
+        value["fence"] = set_fence(options, fence)
     for member in members:
         _run_command(options, group, member, _command(member, starts=starts))
         _wait(options, group, member, running=starts)
-    return EXIT_DONE
+    return EXIT_DONE, value
 
 
 def _ordered(members: tuple[GroupMember, ...]) -> list[GroupMember]:
