@@ -82,7 +82,7 @@ HELP = {
     ),
     "upgrade switch": _help(
         f"upgrade switch {GROUP} -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf --peers {PEERS}",
-        f"upgrade switch {GROUP} --peers {PEERS} --runbook java",
+        "upgrade switch --runbook java",
         no=REFUSED,
     ),
     "upgrade join": _help(f"upgrade join n2={DIR} --from n0=https://10.0.0.1:8443", no=REFUSED),

@@ -1,98 +1,103 @@
-"""The commands of a switch or of the way back, for given hosts, paths, and brokers."""
+"""The commands of a switch or of the way back, for a given group: text for ``sh``.
+
+All run in the directory of ``group.toml``, on the machine that drives the group, whatever hosts its
+members are on. Brokers whose ``start`` and ``stop`` are not in the file are the operator's: the
+text names them and their hosts, and ``run`` ends there with exit code 2 until that is done.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
-from rmqpy.upgrade.plan.survey import Survey
-from rmqpy.upgrade.steps.plan_context import PlanContext
+from rmqpy.upgrade.group.group_file import GroupMember
 
 JAVA, RMQPY = "java", "rmqpy"
 
 
-def switch_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
-    """Yield the commands of a switch; ``brokers`` (java, rmqpy) run before and after it."""
-    surveys = context.group.surveys
-    replicas, configs = _replica_arguments(surveys), _config_arguments(surveys)
-    peers = context.options.peers or "n0-HOST:PORT;n1-HOST:PORT;n2-HOST:PORT"
-    yield "# 1. Stop producers, wait until every slave has caught up, then stop the master, then"
-    yield "#    the slaves. Messages cannot be sent from here on until step 6."
-    for survey in surveys:
-        yield f"{_stop(brokers)}    # on the host of {survey.name}"
-    yield "# 2. Check. Exit code 2: something must be repaired first."
-    yield f"rmqpy upgrade check {replicas} {configs}"
-    yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
-    yield "# 3. Plan, read the plan, sign it off."
-    yield f"rmqpy upgrade plan {replicas} {configs} --out plan.json"
-    yield "# 4. Align, on each host its own part."
-    for survey in surveys:
-        yield f"rmqpy upgrade apply --plan plan.json --node {survey.name} {replicas} {configs}"
-    yield "# 5. Switch, on each host."
-    for number, survey in enumerate(surveys):
-        self_id = context.options.self_ids.get(survey.name, f"n{number}")
-        yield (
-            f"rmqpy upgrade switch {survey.name}={survey.root}"
-            f" -c {survey.name}={survey.config_path or 'BROKER_CONF'}"
-            f" --peers '{peers}' --self-id {survey.name}={self_id}"
-        )
-    yield "# 6. Start all of them; a leader is elected within seconds."
-    for survey in surveys:
-        yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
-    yield "# 7. Prove it, let it soak, then give up the rollback."
-    yield f"rmqpy upgrade verify --before before.json {replicas} {configs}"
-    for survey in surveys:
-        yield f"rmqpy upgrade finalize {survey.root}"
+def switch_runbook(
+    members: Sequence[GroupMember], brokers: str, init: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the lines of the way to DLedger.
+
+    ``brokers`` is the kind that runs (java, rmqpy). ``init`` has the arguments of ``rmqpy upgrade
+    init`` if there is no ``group.toml`` yet.
+    """
+    yield from _head("to DLedger", init)
+    yield "# 1. Stop the producers and wait until every slave has caught up. The master is stopped"
+    yield "#    first, then the slaves. No message can be sent from here on until step 5."
+    yield from _by_hand(members, brokers, "stop")
+    yield "rmqpy upgrade run --until stopped --yes"
+    yield "# 2. Compare. Findings (exit code 2) of members that only lack messages are repaired by"
+    yield "#    the plan; read them, and the plan."
+    yield "rmqpy upgrade check || test $? -eq 2"
+    yield "rmqpy upgrade plan"
+    yield "# 3. Make the members equal."
+    yield "rmqpy upgrade apply --dry-run"
+    yield "rmqpy upgrade apply"
+    yield "rmqpy upgrade check"
+    yield "# 4. Switch."
+    yield "rmqpy upgrade switch"
+    yield "# 5. Start all members. They elect a leader within seconds."
+    yield from _by_hand(members, brokers, "start")
+    yield "rmqpy upgrade run --until dledger --yes"
+    yield "# 6. Prove it."
+    yield "rmqpy upgrade verify"
+    yield "# 7. At the end of the observation period, give up the undo records:"
+    yield "# rmqpy upgrade finalize"
 
 
-def leave_runbook(context: PlanContext, brokers: str) -> Iterator[str]:
-    """Yield the commands of the way back, for the same group."""
-    surveys = context.group.surveys
-    replicas, configs = _replica_arguments(surveys), _config_arguments(surveys)
-    roles = context.options.roles
-    options = "".join(f" --role {name}={role}" for name, role in roles.items())
-    yield "# 1. Stop the writes of the group, also the leader's own (delayed messages, checks of"
-    yield "#    transactions), wait until all members have the same end, and stop them before the"
-    yield "#    deadline. Messages cannot be sent from here on until step 5."
-    java = " --java" if brokers == JAVA else ""
-    yield f"rmqpy admin fence -n NAMESRV -m BROKER_NAME --seconds 600{java}"
-    if java:
-        yield "#    Java brokers have no fence: their write permission is taken (brokerPermission=4"
-        yield "#    in broker.conf), and they go on writing. Stop the followers, then the leader."
-        yield "#    Before step 5, set brokerPermission=6 in every broker.conf."
-    for survey in surveys:
-        yield f"{_stop(brokers)}    # on the host of {survey.name}"
-    yield "# 2. Save a manifest for the proof; plan the way back, read the plan, sign it off."
-    yield f"rmqpy upgrade manifest {surveys[0].name}={surveys[0].root} --format json > before.json"
-    yield f"rmqpy upgrade leave {replicas} {configs}{options} --out leave.json"
-    if not roles:
-        yield "#    (--role NAME=SYNC_MASTER, --role NAME=SLAVE write the roles as well)"
-    yield "# 3. Apply, on each host its own part."
-    for survey in surveys:
-        yield f"rmqpy upgrade apply --plan leave.json --node {survey.name} {replicas} {configs}"
-    yield "# 4. Prove it."
-    yield f"rmqpy upgrade verify --before before.json {replicas} {configs}"
-    yield "# 5. Start one as master, the others as slaves; let it soak, then give up the rollback."
-    for survey in surveys:
-        yield f"{_start(brokers, survey)}    # on the host of {survey.name}"
-    for survey in surveys:
-        yield f"rmqpy upgrade finalize {survey.root}"
+def leave_runbook(
+    members: Sequence[GroupMember], brokers: str, init: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the lines of the way back, with the parameters of :func:`switch_runbook`."""
+    yield from _head("back to master and slaves", init)
+    yield "# 1. Stop the producers, and all members. No message can be sent from here on until step"
+    if brokers == JAVA:
+        yield "#    4. Java brokers have no fence and may end at different entries: leave fetches"
+        yield "#    what a member lacks."
+    else:
+        yield "#    4. A fence lets them end at the same entry; with stop commands, run sets it."
+        if missing := [each.name for each in members if not each.stop]:
+            addresses = ";".join(each.address for each in members if each.address)
+            group = f"-b {shlex.quote(addresses)}" if addresses else "-m BROKERNAME"
+            yield f"#    Before you stop {', '.join(missing)}:"
+            yield f"#    rmqpy admin fence -n NAMESRV {group} --seconds 600"
+    yield from _by_hand(members, brokers, "stop")
+    yield "rmqpy upgrade run --until halted --yes"
+    yield "# 2. Plan the way back, read the plan, carry it out."
+    yield "rmqpy upgrade leave"
+    yield "rmqpy upgrade apply --dry-run"
+    yield "rmqpy upgrade apply"
+    yield "# 3. Prove it."
+    yield "rmqpy upgrade verify"
+    yield "# 4. Start the master, then the slaves."
+    yield from _by_hand(members, brokers, "start")
+    yield "rmqpy upgrade run --until returned --yes"
+    yield "# 5. At the end of the observation period, give up the undo records:"
+    yield "# rmqpy upgrade finalize"
 
 
-def _replica_arguments(surveys: Sequence[Survey]) -> str:
-    return " ".join(f"{survey.name}={survey.root}" for survey in surveys)
+def _head(way: str, init: Sequence[str]) -> Iterator[str]:
+    place = "an empty directory" if init else "the directory of group.toml"
+    yield f"# The way {way}. Type the lines in {place}, or save them in a file and run"
+    yield "# it there with sh -e. A line that was interrupted can be repeated."
+    if init:
+        yield "# 0. Write group.toml, then read and correct it. With start and stop commands in it,"
+        yield "#    the brokers are started and stopped from here."
+        yield shlex.join(["rmqpy", "upgrade", "init", *init])
 
 
-def _config_arguments(surveys: Sequence[Survey]) -> str:
-    pairs = [(survey.name, survey.config_path or "BROKER_CONF") for survey in surveys]
-    return " ".join(f"-c {name}={path}" for name, path in pairs)
+def _by_hand(members: Sequence[GroupMember], brokers: str, verb: str) -> Iterator[str]:
+    """Yield what the operator does for the members without a command in ``group.toml``."""
+    for member in members:
+        if not getattr(member, verb):
+            host = "this host" if member.is_local else member.host
+            yield f"#    {member.name}, on {host}: {_command(member, brokers, verb)}"
 
 
-def _stop(brokers: str) -> str:
-    return (
-        "sh bin/mqshutdown broker" if brokers == JAVA else "kill -TERM $(pgrep -f 'rmqpy broker')"
-    )
-
-
-def _start(brokers: str, survey: Survey) -> str:
-    conf = survey.config_path or "BROKER_CONF"
-    return f"sh bin/mqbroker -c {conf}" if brokers == JAVA else f"rmqpy broker -c {conf}"
+def _command(member: GroupMember, brokers: str, verb: str) -> str:
+    config = shlex.quote(member.config or "broker.conf")
+    if verb == "start":
+        return f"sh bin/mqbroker -c {config}" if brokers == JAVA else f"rmqpy broker -c {config}"
+    return "sh bin/mqshutdown broker" if brokers == JAVA else "kill the broker with SIGTERM"

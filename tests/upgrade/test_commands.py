@@ -243,45 +243,17 @@ def test_all_commands_can_print_json(lagging: Path, capsys: pytest.CaptureFixtur
         json.loads(out)
 
 
-def test_runbooks_name_the_hosts(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run("rmqpy upgrade switch n0 n1 -c n0=n0.conf -c n1=n1.conf --runbook java", capsys)
+def test_a_runbook_without_a_group_file_begins_with_init(
+    lagging: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = "n0 n1=https://near:8443 n2=ssh://ops@far:2222/data/n2"
+    confs = "-c n0=n0.conf -c n2=/etc/n2.conf"
+    code, out = run(f"rmqpy upgrade switch {given} {confs} --runbook java", capsys)
     assert code == 0
-    assert f"sh bin/mqbroker -c {lagging / 'n1.conf'}" in out
-    assert "rmqpy upgrade apply --plan plan.json --node n1" in out
-
-
-def run_book(lines: list[str], capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
-    """Run every ``rmqpy upgrade`` of a runbook; return the verbs and their exit codes."""
-    found = []
-    for line in lines:
-        if line.startswith("rmqpy upgrade"):
-            command, _, target = line.partition(" > ")
-            code, out = run(command, capsys)
-            assert code in (0, 2), (line, out)
-            if target:
-                Path(target).write_text(out, encoding="utf-8")
-            found.append((line.split()[2], code))
-    return found
-
-
-@pytest.mark.slow
-def test_a_runbook_switches_the_group(lagging: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
-    peers = "'n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913'"
-    book = run(f"rmqpy upgrade switch {shown} --peers {peers} --runbook rmqpy", capsys)
-    assert book[0] == 0
-    done = run_book(book[1].splitlines(), capsys)
-    assert done == [
-        ("check", 2),
-        ("manifest", 0),
-        ("plan", 0),
-        *[("apply", 0)] * 3,
-        *[("switch", 0)] * 3,
-        ("verify", 0),
-        *[("finalize", 0)] * 3,
-    ]
-    for number in range(3):
-        assert "enableDLegerCommitLog=true\n" in (lagging / f"n{number}.conf").read_text()
+    conf = lagging / "n0.conf"
+    assert f"init {conf} https://near:8443 ssh://ops@far:2222/etc/n2.conf\n" in out
+    assert "n2, on ssh://ops@far:2222: sh bin/mqbroker -c /etc/n2.conf\n" in out
+    assert run("rmqpy upgrade switch n0 n1 --runbook java", capsys)[0] == 1, "no broker.conf"
 
 
 class ServeProcess:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -161,6 +163,56 @@ def test_start_and_stop_commands_run_on_the_members_host(
     assert run("run --until switched --yes")[0] == 0
     code, _, err = run("next --yes")
     assert code == 1 and "n0: found exit code 3" in err and "n0 is not installed" in err
+
+
+def in_shell(folder: Path, lines: str) -> None:
+    """Run a printed runbook as it is."""
+    done = subprocess.run(["sh", "-e"], input=lines, cwd=folder, text=True, capture_output=True)
+    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
+
+
+@pytest.fixture
+def installed(ssh: Path) -> None:
+    """Put ``rmqpy`` on the path."""
+    program = ssh / "rmqpy"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m rmqpy.cli "$@"\n')
+    program.chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_the_printed_runbook_of_a_switch_runs_as_it_is(
+    lagging: Path, run: RunUpgrade, holders: Callable[[Path], None]
+) -> None:
+    init(lagging, run)
+    code, out, _ = run("switch --runbook java")
+    assert code == 0 and "n1, on ssh://ops@far:2222: sh bin/mqbroker -c" in out
+    holders(lagging)
+    code, out, _ = run("switch --runbook java")
+    assert code == 0 and "on ssh://" not in out and state_of(run) == "stopped"
+    in_shell(lagging, out)
+    assert state_of(run) == "verified" and run("finalize")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("installed")
+def test_the_printed_runbook_of_the_way_back_runs_as_it_is(
+    joined: Path, run: RunUpgrade, holders: Callable[[Path], None]
+) -> None:
+    for number in range(3):
+        conf = joined / f"n{number}.conf"
+        peers = "n0-127.0.0.1:20911;n1-far:20912;n2-off:20913"
+        old = "n0-127.0.0.1:20911;n1-127.0.0.1:20912;n2-127.0.0.1:20913"
+        conf.write_text(conf.read_text().replace(old, peers))
+    init(joined, run)
+    code, out, _ = run("leave --runbook rmqpy")
+    assert code == 0 and "rmqpy admin fence -n NAMESRV -b '127.0.0.1:" in out
+    holders(joined)
+    code, out, _ = run("leave --runbook rmqpy")
+    assert code == 0 and "admin fence" not in out and state_of(run) == "halted"
+    in_shell(joined, out)
+    assert state_of(run) == "returned" and run("finalize")[0] == 0
+    assert not list(joined.glob("n*/dledger-*"))
 
 
 @pytest.mark.parametrize(

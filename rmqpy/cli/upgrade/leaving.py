@@ -19,6 +19,7 @@ from rmqpy.cli.upgrade.options import (
 )
 from rmqpy.cli.upgrade.output import print_result, show_plan
 from rmqpy.cli.upgrade.replicas import absolute, name_of, named
+from rmqpy.cli.upgrade.runbooks import print_runbook
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def _leave(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
+    if options.runbook:
+        return print_runbook(options, leave_runbook)
     names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
         cut_index=options.cut_index,
@@ -72,9 +75,6 @@ def _leave(options: argparse.Namespace) -> int:
     if options.into:
         options.replica = [_copied(options, switch)]
     context = plan_context_of(options, switch)
-    if options.runbook:
-        print("\n".join(leave_runbook(context, options.runbook)))
-        return EXIT_DONE
     if not (options.apply or options.into):
         if options.given_group is not None and not options.given_group.file.is_local:
             from rmqpy.cli.upgrade.group.switching import plan_leaving_of_hosts

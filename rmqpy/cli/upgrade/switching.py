@@ -18,6 +18,7 @@ from rmqpy.cli.upgrade.options import (
 )
 from rmqpy.cli.upgrade.output import confirm, journal_json, print_result, show_plan
 from rmqpy.cli.upgrade.replicas import name_of, named
+from rmqpy.cli.upgrade.runbooks import print_runbook
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -65,6 +66,8 @@ def _switch(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
 
+    if options.runbook:
+        return print_runbook(options, switch_runbook)
     names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
         peers=options.peers,
@@ -72,9 +75,6 @@ def _switch(options: argparse.Namespace) -> int:
         dledger_group=options.group,
     )
     context = plan_context_of(options, switch)
-    if options.runbook:
-        print("\n".join(switch_runbook(context, options.runbook)))
-        return EXIT_DONE
     if options.given_group is not None and not options.given_group.file.is_local:
         from rmqpy.cli.upgrade.group.switching import switch_hosts
 
