@@ -24,6 +24,7 @@ __all__ = [
     "BatchItem",
     "InvalidRecordError",
     "batch_records",
+    "decode_intact",
     "decode_message",
     "encode_batch_body",
     "encode_blank",
@@ -204,6 +205,14 @@ def check_record(view: Buffer, offset: int) -> None:
         raise InvalidRecordError(
             offset, "PROPERTIESLENGTH", f"an end at {end}", f"the end at {length}"
         )
+
+
+def decode_intact(record: Buffer, offset: int) -> StoredMessage:
+    """Return the message in ``record``, whose body matches its CRC: to be copied into another
+    record, whose CRC is computed again. Raises InvalidRecordError with ``offset``.
+    """
+    check_record(record, offset)
+    return decode_message(record)
 
 
 def record_properties(record: Buffer) -> dict[str, str]:

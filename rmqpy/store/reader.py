@@ -202,7 +202,7 @@ class QueueMessageReader:
                 if matcher is not None and not matcher(tags_code):
                     continue
             message = self._message(name, offset + scanned - 1, (physical_offset, size))
-            if message is None and leads and self._is_awaiting_repair(physical_offset):
+            if message is None and leads and self.is_awaiting_repair(physical_offset):
                 scanned -= 1
                 break
             if message is None:
@@ -237,12 +237,6 @@ class QueueMessageReader:
         if message is None or not is_message(message, name, queue_offset):
             return None
         return message
-
-    def _is_awaiting_repair(self, physical_offset: int) -> bool:
-        """Return whether the message itself is damaged and its entry will be fetched from another
-        member: readers must not skip it.
-        """
-        return self._entries is not None and self._entries.is_awaiting_repair(physical_offset)
 
     def _note_dangling_unit(self, name: QueueName, queue_offset: int) -> None:
         """Record that a unit does not lead to its message, so that the next start rebuilds it."""
@@ -342,6 +336,12 @@ class QueueMessageReader:
     def message_at(self, physical_offset: int) -> memoryview | None:
         """Return the record that starts at ``physical_offset``, or None if none starts there."""
         return record_at(self._log, physical_offset)
+
+    def is_awaiting_repair(self, physical_offset: int) -> bool:
+        """Return whether the message itself is damaged and its entry will be fetched from another
+        member: readers must not skip it.
+        """
+        return self._entries is not None and self._entries.is_awaiting_repair(physical_offset)
 
     def query_message(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int

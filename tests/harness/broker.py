@@ -6,6 +6,10 @@ from rmqpy.codec.message import decode_message
 from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.harness import BrokerHarness
+
+BODY_AT = 88
+"""The position of the body in a record with IPv4 hosts."""
 
 
 def stored_message(store: MessageStore, physical_offset: int) -> StoredMessage:
@@ -25,6 +29,11 @@ def queue_messages(store: MessageStore, topic: str, queue_id: int = 0) -> list[S
         found += [stored_message(store, unit[0]) for unit in units]
         start += len(units)
     return found
+
+
+def flip_body(harness: BrokerHarness, physical_offset: int) -> None:
+    """Flip a bit in the body of a message in the first file of a classic log."""
+    harness.files.nodes[f"/store/commitlog/{0:020d}"].data[physical_offset + BODY_AT] ^= 1
 
 
 def response_bodies(response: RemotingCommand) -> list[bytes]:

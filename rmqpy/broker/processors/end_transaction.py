@@ -22,7 +22,7 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.broker.services.half_messages import final_message, op_message, renew_half_message
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
-from rmqpy.codec.message import InvalidRecordError, decode_message, parse_offset_msg_id
+from rmqpy.codec.message import InvalidRecordError, decode_intact, parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP, PROPERTY_TRANSACTION_CHECK_TIMES
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
@@ -104,9 +104,9 @@ class TransactionProcessor:
         record = self.queues.message_at(physical_offset)
         try:
             if record is not None:
-                return decode_message(record)
+                return decode_intact(record, physical_offset)
         except InvalidRecordError:
-            pass  # an unreadable message counts as missing
+            pass  # a damaged message counts as missing
         raise RequestRejectedError(ResponseCode.SYSTEM_ERROR, NOT_FOUND)
 
     def _write(

@@ -32,7 +32,7 @@ from rmqpy.broker.state.delay_levels import redirect
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import DLQ_QUEUES, TopicTable
-from rmqpy.codec.message import InvalidRecordError, decode_message, offset_msg_id
+from rmqpy.codec.message import InvalidRecordError, decode_intact, offset_msg_id
 from rmqpy.codec.properties import (
     PROPERTY_DELAY,
     PROPERTY_ORIGIN_MESSAGE_ID,
@@ -140,7 +140,7 @@ class SendBackProcessor:
         record = self.queues.message_at(physical_offset)
         try:
             if record is not None:
-                return decode_message(record)
+                return decode_intact(record, physical_offset)
         except InvalidRecordError as fault:
             logger.error("the message at %d cannot be read: %s", physical_offset, fault)
         raise RequestRejectedError(

@@ -30,7 +30,7 @@ from rmqpy.broker.base.store_api import MessageReader
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
 from rmqpy.codec.hashes import java_string_hash
-from rmqpy.codec.message import InvalidRecordError, decode_message
+from rmqpy.codec.message import InvalidRecordError, decode_intact, decode_message
 from rmqpy.codec.properties import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, PROPERTY_TAGS
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
@@ -251,6 +251,9 @@ class ScheduleMessageService:
         """Deliver the message at ``level.next``; return False if the level must wait."""
         expected = self._expected_copy(physical_offset, due_ms)
         delivery = _Delivery(level.next)
+        if expected is None and self.queues.is_awaiting_repair(physical_offset):
+            self._postpone(level, POLL_MS)
+            return False
         if expected is None:
             delivery.done = True
         elif level.search is not None:
@@ -271,16 +274,16 @@ class ScheduleMessageService:
         return level.next > delivery.offset
 
     def _expected_copy(self, physical_offset: int, due_ms: int) -> ExpectedCopy | None:
-        """Return the message to deliver, or None (logged) if it cannot be delivered."""
+        """Return the message to deliver, or None (logged) if it cannot be read."""
         record = self.queues.message_at(physical_offset)
         if record is None:
-            logger.warning("delayed message at %d skipped: no longer in the log", physical_offset)
+            logger.warning("delayed message at %d is no longer in the log", physical_offset)
             return None
         try:
-            message = decode_message(record)
+            message = decode_intact(record, physical_offset)
             topic, queue_id = _real_queue(message)
         except (InvalidRecordError, ValueError) as fault:
-            logger.error("delayed message at %d skipped: %s", physical_offset, fault)
+            logger.error("delayed message at %d cannot be read: %s", physical_offset, fault)
             return None
         return ExpectedCopy(message, topic, queue_id, due_ms)
 

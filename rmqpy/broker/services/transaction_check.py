@@ -39,7 +39,7 @@ from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.codec.message import (
     InvalidRecordError,
-    decode_message,
+    decode_intact,
     encode_stored,
     offset_msg_id,
 )
@@ -221,7 +221,9 @@ class _CheckRound:
             TRANSACTION_OP_HALF_TOPIC, self._queue_id, self._op_next, STEP_MESSAGES
         )
         for physical_offset, _, _ in units:
-            self._take_op(physical_offset)
+            if not self._take_op(physical_offset):
+                self._ops_read, self._all_ops = True, False
+                return
             self._op_next += 1
         full = len(self._named) >= OPS_MAX
         if full:
@@ -232,9 +234,13 @@ class _CheckRound:
         self._ops_read = full or not units
         self._all_ops = not full
 
-    def _take_op(self, physical_offset: int) -> None:
-        """Record the half offsets that an op message names: one, or several with RocketMQ 5.x."""
+    def _take_op(self, physical_offset: int) -> bool:
+        """Record the half offsets that an op message names: one, or several with RocketMQ 5.x.
+        Return False if the message is damaged and will be repaired.
+        """
         op = self._message(physical_offset)
+        if op is None and self._service.queues.is_awaiting_repair(physical_offset):
+            return False
         named: list[int] = []
         if op is not None and op.properties.get(PROPERTY_TAGS) == REMOVE_TAG:
             named = [_number(text, -1) for text in op.body.decode("ascii", "replace").split(",")]
@@ -246,6 +252,7 @@ class _CheckRound:
                 self._named_before.add(half_offset)
         if self._op_next not in self._op_names:
             self._ops_done.add(self._op_next)
+        return True
 
     # Half messages
 
@@ -262,6 +269,8 @@ class _CheckRound:
         if not units:
             return False
         half = self._message(units[0][0])
+        if half is None and self._service.queues.is_awaiting_repair(units[0][0]):
+            return False
         if half is None or half.topic != TRANSACTION_HALF_TOPIC:
             self._next += 1
             return True
@@ -424,9 +433,9 @@ class _CheckRound:
     def _message(self, physical_offset: int) -> StoredMessage | None:
         record = self._service.queues.message_at(physical_offset)
         try:
-            return decode_message(record) if record is not None else None
+            return decode_intact(record, physical_offset) if record is not None else None
         except InvalidRecordError as fault:
-            logger.error("message at %d skipped: not readable: %s", physical_offset, fault)
+            logger.error("message at %d cannot be read: %s", physical_offset, fault)
             return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.broker import queue_messages
+from harness.broker import flip_body, queue_messages
 
 from rmqpy.remoting.bodies import SubscriptionGroupConfig
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -48,6 +48,16 @@ def test_a_message_sent_back_waits_in_its_delay_level(harness: BrokerHarness) ->
     assert back.born_host == (bytes([10, 0, 0, 1]), 1234)
     topic = harness.broker.topics.topics[RETRY]
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
+
+
+def test_a_damaged_message_is_not_copied(harness: BrokerHarness) -> None:
+    """The copy would have a valid CRC."""
+    harness.send(b"once", properties="UNIQ_KEY\x01U")
+    flip_body(harness, 0)
+    answer = send_back(harness, 0)
+    assert answer.code == 1 and answer.remark == "look message by offset failed, 0"
+    flip_body(harness, 0)
+    assert send_back(harness, 0).code == 0
 
 
 def test_each_round_waits_a_level_longer_and_remembers_the_first_id(harness: BrokerHarness) -> None:

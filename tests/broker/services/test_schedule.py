@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import queue_messages
+from harness.broker import flip_body, queue_messages
 
 from rmqpy.broker.services import schedule
 from rmqpy.codec.hashes import crc32
@@ -16,6 +16,7 @@ from rmqpy.codec.message import decode_message
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.reader import QueueMessageReader
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
@@ -69,6 +70,32 @@ def test_a_delayed_message_is_delivered_unchanged_when_due(harness: BrokerHarnes
     for name in ("body", "flag", "sys_flag", "born_timestamp_ms", "born_host", "store_host"):
         assert getattr(delivered, name) == getattr(waiting, name), name
     assert delivered.raw_properties == waiting.raw_properties
+
+
+def test_a_damaged_message_that_will_be_repaired_is_not_skipped(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a DLedger group its entry is fetched from another member."""
+    monkeypatch.setattr(QueueMessageReader, "is_awaiting_repair", lambda self, offset: True)
+    for name in ("damaged", "next"):
+        send_delayed(harness, 1, name)
+    flip_body(harness, 0)
+    harness.scheduler.advance(10_000)
+    assert queue_messages(harness.store, "T") == []
+    assert harness.broker.delay_offsets.get(1) == 0
+    flip_body(harness, 0)
+    harness.scheduler.advance(1_000)
+    assert [each.body for each in queue_messages(harness.store, "T")] == [b"damaged", b"next"]
+    assert harness.broker.delay_offsets.get(1) == 2
+
+
+def test_a_damaged_message_is_not_copied(harness: BrokerHarness) -> None:
+    """The copy would have a valid CRC. The log has no other copy, so the message is skipped."""
+    for name in ("damaged", "next"):
+        send_delayed(harness, 1, name)
+    flip_body(harness, 0)
+    harness.scheduler.advance(10_000)
+    assert [each.body for each in queue_messages(harness.store, "T")] == [b"next"]
 
 
 def test_a_delivery_resumes_a_held_pull(harness: BrokerHarness) -> None:

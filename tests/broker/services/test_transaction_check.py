@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.broker import queue_messages
+from harness.broker import flip_body, queue_messages
 
 from rmqpy.broker.services.half_messages import op_message
 from rmqpy.broker.services.transaction_check import check_request
@@ -23,6 +23,7 @@ from rmqpy.remoting.headers import (
     ResumeCheckHalfMessageRequestHeader,
 )
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.reader import QueueMessageReader
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
 from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.testing.memory_channel import MemoryChannel
@@ -208,6 +209,42 @@ def test_the_producer_is_checked_and_its_answer_ends_the_transaction(
     assert check_requests(harness) == []
     assert [m.body for m in queue_messages(harness.store, "T", 3)] == [b"U"]
     assert committed(harness) == (2, 1)
+
+
+def test_a_damaged_half_message_is_neither_delivered_nor_skipped(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a DLedger group its entry is fetched from another member."""
+    monkeypatch.setattr(QueueMessageReader, "is_awaiting_repair", lambda self, offset: True)
+    harness.heartbeat(group=None, producer="PG")
+    send_half(harness)
+    (half,) = queue_messages(harness.store, HALF)
+    flip_body(harness, half.physical_offset)
+    refused = harness.call(37, end_header(half, TRANSACTION_COMMIT))
+    assert refused.code == 1
+    harness.scheduler.advance(ROUND_MS + 1_000)
+    assert check_requests(harness) == [] and committed(harness)[0] <= 0
+    flip_body(harness, half.physical_offset)
+    harness.scheduler.advance(ROUND_MS)
+    assert len(check_requests(harness)) == 1
+    assert queue_messages(harness.store, "T") == []
+
+
+def test_a_damaged_end_of_a_transaction_does_not_lead_to_a_check(
+    harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(QueueMessageReader, "is_awaiting_repair", lambda self, offset: True)
+    harness.heartbeat(group=None, producer="PG")
+    send_half(harness)
+    (half,) = queue_messages(harness.store, HALF)
+    harness.call(37, end_header(half, TRANSACTION_COMMIT))
+    (end,) = queue_messages(harness.store, OP)
+    flip_body(harness, end.physical_offset)
+    harness.scheduler.advance(ROUND_MS + 1_000)
+    assert check_requests(harness) == [] and committed(harness)[1] <= 0
+    flip_body(harness, end.physical_offset)
+    harness.scheduler.advance(ROUND_MS)
+    assert check_requests(harness) == [] and committed(harness) == (1, 1)
 
 
 def test_young_half_messages_are_checked_later(build: BuildBroker) -> None:
