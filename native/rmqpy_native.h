@@ -150,6 +150,9 @@ typedef struct {
 /* Return the slot of `key`, or the free slot where it can be inserted. */
 rmq_slot *rmq_find_slot(const rmq_table *table, const uint8_t *key, size_t length);
 
+/* Move the slots in use, except those of removed names, to a larger table. */
+void rmq_move_slots(const rmq_slot *slots, size_t count, rmq_table *table);
+
 /* Segments of one size; a view of NULL is not mapped. */
 typedef struct {
     const uint8_t **views;

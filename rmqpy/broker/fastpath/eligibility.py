@@ -2,14 +2,14 @@
 tables.
 
 The entries that the fast path has learned from requests of the processors are valid until
-:meth:`FastPathEligibility.changed` reports a change of the topic table, the group table, the
-settings, the role, the members of groups, the SQL92 filters, the consume queues (some may have been
-removed), the table of next queue offsets, or the rules of access control.
+:meth:`FastPathEligibility.take_changes` names their topic or group, or reports that everything may
+have changed: the settings, the role, the consume queues (some may have been removed), the table of
+next queue offsets, or the rules of access control.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from attrs import define
@@ -73,6 +73,17 @@ class FastPathDependencies:
     clock: Clock
 
 
+@define(slots=True, frozen=True)
+class EntryChanges:
+    """The topics and consumer groups that have changed."""
+
+    topics: Collection[str] = ()
+    groups: Collection[str] = ()
+
+
+_NO_CHANGES: Final = EntryChanges()
+
+
 class FastPathEligibility:
     """The decision whether the fast path may answer sends and whether its tables
     are still valid.
@@ -83,7 +94,9 @@ class FastPathEligibility:
         self._deps = deps
         self._queue_table = sources.store.queues
         self._tails = sources.store.appender.tails
-        self._stamp: tuple[object, ...] = (None,) * 9
+        self._stamp: tuple[object, ...] = (None,) * 5
+        self._counts = (-1, -1, -1, -1)
+        """The numbers of changes of topics, groups, members, and filters that were reported."""
         self._sends_from_ms = _NEVER_MS
         self._needs_slaves = False
         self._appends_crc = sources.store.appender.appends_crc
@@ -96,33 +109,42 @@ class FastPathEligibility:
         replies.
         """
 
-    def changed(self) -> bool:
-        """Return whether all learned entries must be discarded; each change is reported once."""
+    def take_changes(self) -> EntryChanges | None:
+        """Return the changes since the last call, or None if every entry must be discarded."""
+        sources = self._sources
+        topics, groups = sources.topics.changes, sources.groups.changes
+        members, filters = sources.clients.changes, sources.filters.changes
+        counts = topics.count, groups.count, members.count, filters.count
+        known, self._counts = self._counts, counts
+        if self._everything_changed():
+            return None
+        if known == counts:
+            return _NO_CHANGES
+        of_topics = topics.since(known[0])
+        of_groups: set[str] = set()
+        for table, count in ((groups, known[1]), (members, known[2]), (filters, known[3])):
+            changed = table.since(count)
+            if changed is None:
+                return None
+            of_groups.update(changed)
+        return EntryChanges(of_topics, of_groups) if of_topics is not None else None
+
+    def _everything_changed(self) -> bool:
         sources = self._sources
         identity = sources.identity
-        topics, groups, configuration, role, clients, filters, removals, generation, rules = (
-            self._stamp
-        )
+        configuration, role, removals, generation, rules = self._stamp
         access = sources.access.rules if sources.access is not None else None
         if (
-            topics is sources.topics.data_version
-            and groups is sources.groups.data_version
-            and configuration is identity.configuration
+            configuration is identity.configuration
             and role is identity.role
-            and clients == sources.clients.changes
-            and filters == sources.filters.changes
             and removals == self._queue_table.removals
             and generation == self._tails.generation
             and rules is access
         ):
             return False
         self._stamp = (
-            sources.topics.data_version,
-            sources.groups.data_version,
             identity.configuration,
             identity.role,
-            sources.clients.changes,
-            sources.filters.changes,
             self._queue_table.removals,
             self._tails.generation,
             access,

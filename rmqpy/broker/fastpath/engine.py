@@ -280,6 +280,7 @@ class FastPath:
                 self._learn_send(command)
             elif command.code == RequestCode.PULL_MESSAGE:
                 self._learn_pull(command)
+        self._share_cells()
 
     def make_room(self, status: int) -> None:
         """Roll to the next file of the log, or empty the staging buffer, if C could not append the
@@ -410,18 +411,22 @@ class FastPath:
     def _check_tables(self) -> None:
         if self.core.touched_count or self.core.commit_count:
             self._collect_counters()
-        if self._eligibility.changed():
+        changes = self._eligibility.take_changes()
+        if changes is None:
             self._tables.clear()
             self._accounts.clear()
             self._set_constants()
+            return
+        for topic in changes.topics:
+            self._tables.discard_topic(topic)
+        for group in changes.groups:
+            self._tables.discard_group(group)
 
     def _share_log(self) -> None:
         """Share the addresses of buffers that may have been reallocated."""
-        core, tails, staging = self.core, self._store.appender.tails, self._staging
+        core, staging = self.core, self._staging
         staging.forget_recent()
-        if self._cells is not tails.cells:
-            self._cells = tails.cells
-            core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))
+        self._share_cells()
         if self._staging_generation != staging.generation:
             self._staging_generation = staging.generation
             core.staging = self._keep("staging", memory_of(staging.buffer))
@@ -429,6 +434,12 @@ class FastPath:
             core.log = self._keep("log", ffi.from_buffer("int64_t[]", staging.state))
             core.units = self._keep("units", memory_of(staging.units))
             core.units_capacity = len(staging.units) // 32
+
+    def _share_cells(self) -> None:
+        tails = self._store.appender.tails
+        if self._cells is not tails.cells:
+            self._cells = tails.cells
+            self.core.tails = self._keep("tails", ffi.from_buffer("int64_t[]", tails.cells))
 
     def _send(self) -> None:
         core = self.core

@@ -1,19 +1,24 @@
 """The tables of the C core: topics to send to, queues, groups that may read, and files.
 
 Nothing is decided here. An entry is *learned* after Python has handled a request of its kind, from
-the tables that Python has used, and all entries are discarded when one of those tables has changed
-(:meth:`.eligibility.FastPathEligibility.changed`). C therefore answers only requests of a kind that
-Python has answered in the same way before.
+the tables that Python has used, and discarded when what it was learned from has changed
+(:meth:`.eligibility.FastPathEligibility.take_changes`). C therefore answers only requests of a kind
+that Python has answered in the same way before.
 
 ====================  =====================================================================
 entry                 valid as long as
 ====================  =====================================================================
-topic                 the topic table, the settings and the role are the same
-queue of a topic      its topic is valid, and the store has removed no units
-reader (group#topic)  its topic is valid; the group table, the members of groups, and the SQL92
-                      filters are the same
+topic                 its settings, the configuration and the role are the same
+queue of a topic      the store has removed no units, and the configuration and role are the same
+reader (group#topic)  its topic is valid; the group, its members, subscriptions and filters are the
+                      same
 file                  the first segment of its log or queue is the same
 ====================  =====================================================================
+
+A discarded entry keeps its place, and the queues of its topic stay known: it is learned again from
+one request. No table is emptied because it is full: names grow with their number; the arrays are
+reserved and cost nothing until they are used; of readers beyond ``READERS_MAX``, each takes the
+place of one that is discarded, and without such a place it is not learned.
 """
 
 from __future__ import annotations
@@ -38,9 +43,11 @@ if TYPE_CHECKING:
     from rmqpy.broker.fastpath.sql_filters import CSqlProgram
     from rmqpy.broker.filter.sql_parser import Expression
 
-TOPICS_MAX: Final = 4096
-READERS_MAX: Final = 4096
-QUEUES_MAX: Final = 16384
+TOPICS_MAX: Final = 1 << 18
+READERS_MAX: Final = 1 << 18
+QUEUES_MAX: Final = 1 << 20
+NAMES_FIRST: Final = 1024
+"""The number of slots of a table of names, which doubles when half of them are used."""
 QUEUES_OF_TOPIC_MAX: Final = 4096
 """Queues with a larger number are handled in Python."""
 QUEUES_OF_NEW_TOPIC: Final = 16
@@ -105,6 +112,7 @@ class CFiles:
 class _Queue:
     """The objects that one ``rmq_queue`` points to, kept alive."""
 
+    number: int
     queue: ConsumeQueue
     state: Cdata
     files: CFiles
@@ -118,6 +126,14 @@ class _TopicSlot:
     number: int
     cells: Cdata
     queues: Cdata
+
+    def resize(self, count: int) -> None:
+        """Change the number of queues; those that remain stay known."""
+        remaining = min(count, len(self.queues))
+        for name in ("cells", "queues"):
+            former, array = getattr(self, name), _unknown(count)
+            array[0:remaining] = list(former[0:remaining])
+            setattr(self, name, array)
 
 
 class FastPathTables:
@@ -158,9 +174,11 @@ class FastPathTables:
         self._reader_codes: dict[int, Cdata] = {}
         self._subscribed: dict[int, CSqlProgram] = {}
         self._requested: dict[int, tuple[str, CSqlProgram, Cdata]] = {}
-        self._keys: list[Cdata] = []
-        self._topic_slots = _empty_table(core.topic_table, 2 * TOPICS_MAX)
-        self._reader_slots = _empty_table(core.reader_table, 2 * READERS_MAX)
+        self._readers_of_topic: dict[str, set[int]] = {}
+        self._readers_of_group: dict[str, set[int]] = {}
+        self._discarded_readers: dict[int, None] = {}
+        self._topic_names = _NameTable(core.topic_table)
+        self._reader_keys = _NameTable(core.reader_table)
         core.touched_count = 0
         rejects = self._sources.identity.broker_settings.reject_transaction_message
         half = self._waiting_topic(names.TRANSACTION_HALF_TOPIC, 1)
@@ -177,6 +195,33 @@ class FastPathTables:
                 (topic.encode(), queue_id)
             )
         return slot.number
+
+    def discard_topic(self, topic: str) -> None:
+        """Discard what was learned from the settings of a topic, because they have changed."""
+        slot = self._topics.get(topic)
+        if slot is None:
+            return
+        core = self._core
+        if slot.number in (core.delay_topic, core.half_topic):
+            self.clear()
+            return
+        for number in self._readers_of_topic.get(topic, ()):
+            self._discard_reader(number)
+        target = core.topics[slot.number]
+        target.send_queues = 0
+        count = self._queue_count(topic)
+        if count != len(slot.queues):
+            slot.resize(count)
+            target.cells, target.queues, target.queue_count = slot.cells, slot.queues, count
+
+    def discard_group(self, group: str) -> None:
+        """Discard the readers of a group, which has changed."""
+        for number in self._readers_of_group.get(group, ()):
+            self._discard_reader(number)
+
+    def _discard_reader(self, number: int) -> None:
+        self._core.readers[number].read_queues = 0
+        self._discarded_readers[number] = None
 
     def renew_files(self) -> None:
         """Update the files of the log if its segments have changed."""
@@ -204,13 +249,15 @@ class FastPathTables:
         if slot is None:
             return
         target = self._core.topics[slot.number]
-        target.send_queues = target.queue_count
+        is_new, target.send_queues = not target.send_queues, target.queue_count
         target.sys_flag = MULTI_TAGS if config.topic_filter_type == MULTI_TAG else 0
         target.accounts |= accounts
+        tails, name = self._sources.store.appender.tails, topic.encode()
         if 0 <= queue_id < target.send_queues:
-            slot.cells[queue_id] = self._sources.store.appender.tails.index_of(
-                (topic.encode(), queue_id)
-            )
+            slot.cells[queue_id] = tails.index_of((name, queue_id))
+        for known, cell in tails.known_cells(name).items() if is_new else ():
+            if 0 <= known < target.send_queues:
+                slot.cells[known] = cell
 
     def learn_pull(
         self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
@@ -263,22 +310,22 @@ class FastPathTables:
             return False
         known = self._queues.get((topic, queue_id))
         if known is None:
-            if len(self._queues) == QUEUES_MAX:
-                self.clear()
+            number = len(self._queue_names)
+            if number == QUEUES_MAX:
                 return False
             state = ffi.from_buffer("int64_t[]", queue.state)
-            known = self._queues[topic, queue_id] = _Queue(queue, state, CFiles(queue.segments))
-            number = len(self._queue_names)
+            known = _Queue(number, queue, state, CFiles(queue.segments))
+            self._queues[topic, queue_id] = known
             self._queue_names.append((topic, queue_id))
             self._sources.store.queues.shared.add(queue)
             self._core.queues[number].state = state
             known.files.renew(self._core.queues[number].files)
-            slot.queues[queue_id] = number
             # The hold in C is searched at the next arrival, whether or not a pull waits there.
             queue.state[WATCHED_STATE] = lib.RMQ_WATCHED_BY_HOLD | (
                 (topic, queue_id) in self._watched
             )
-        target = self._core.queues[slot.queues[queue_id]]
+        slot.queues[queue_id] = known.number
+        target = self._core.queues[known.number]
         file = queue.segments.find(queue.state[END_STATE])
         if file is None:
             target.tail = ffi.NULL
@@ -307,15 +354,6 @@ class FastPathTables:
 
     # Inside
 
-    def _slot(self, table: Cdata, key: bytes) -> Cdata:
-        """Return the slot of a new entry in a table of names."""
-        kept = ffi.from_buffer("uint8_t[]", key)
-        self._keys.append(kept)
-        slot = lib.rmq_find_slot(ffi.addressof(table), kept, len(key))
-        slot.key = kept
-        slot.key_length = len(key)
-        return slot
-
     def _topic(self, topic: str) -> _TopicSlot | None:
         slot = self._topics.get(topic)
         if slot is not None:
@@ -324,25 +362,23 @@ class FastPathTables:
         if not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
             return None
         if len(self._topics) == TOPICS_MAX:
-            self.clear()
             return None
+        count = self._queue_count(topic)
+        slot = _TopicSlot(len(self._topics), _unknown(count), _unknown(count))
+        self._topics[topic] = slot
+        key = self._topic_names.add(name, slot.number)
+        self._core.topics[slot.number] = (
+            *(slot.cells, slot.queues, 0, count, 0, len(name), 0),
+            key,
+        )
+        return slot
+
+    def _queue_count(self, topic: str) -> int:
         config = self._sources.topics.get(topic)
         count = QUEUES_OF_NEW_TOPIC
         if config is not None:
             count = max(config.read_queue_nums, config.write_queue_nums)
-        unknown = [-1] * min(max(1, count), QUEUES_OF_TOPIC_MAX)
-        count = len(unknown)
-        slot = _TopicSlot(
-            len(self._topics), ffi.new("int32_t[]", unknown), ffi.new("int32_t[]", unknown)
-        )
-        self._topics[topic] = slot
-        entry = self._slot(self._core.topic_table, name)
-        entry.item = slot.number
-        self._core.topics[slot.number] = (
-            *(slot.cells, slot.queues, 0, count, 0, len(name), 0),
-            entry.key,
-        )
-        return slot
+        return min(max(1, count), QUEUES_OF_TOPIC_MAX)
 
     def _reader(self, group: str, topic: str) -> Cdata | None:
         """Return the entry of a group that may read a topic according to the current tables, or
@@ -358,15 +394,10 @@ class FastPathTables:
             return None
         number = self._readers.get((group, topic))
         if number is None:
-            if len(self._readers) == READERS_MAX:
-                self.clear()
+            number = self._new_reader(group, topic)
+            if number is None:
                 return None
-            number = self._readers[group, topic] = len(self._readers)
-            self._reader_names.append((group, topic))
-            self._slot(self._core.reader_table, f"{group}\0{topic}".encode()).item = number
-            target = self._core.readers[number]
-            target.found = target.messages = target.accounts = 0
-            target.expression = target.expression_program = ffi.NULL
+        self._discarded_readers.pop(number, None)
         reader = self._core.readers[number]
         reader.topic = slot.number
         reader.read_queues = config.read_queue_nums
@@ -381,6 +412,31 @@ class FastPathTables:
             elif subscription is not None:
                 self._subscribe_by_sql(reader, number, subscription)
         return reader
+
+    def _new_reader(self, group: str, topic: str) -> int | None:
+        """Return the number of a new reader, or None if there is no place for it."""
+        number = len(self._reader_names)
+        if number < READERS_MAX:
+            self._reader_names.append((group, topic))
+        elif self._discarded_readers:
+            number = next(iter(self._discarded_readers))
+            former = self._reader_names[number]
+            self._reader_keys.remove(_reader_key(*former))
+            del self._readers[former]
+            self._readers_of_group[former[0]].discard(number)
+            self._readers_of_topic[former[1]].discard(number)
+            self._reader_names[number] = group, topic
+        else:
+            return None
+        self._readers[group, topic] = number
+        self._readers_of_group.setdefault(group, set()).add(number)
+        self._readers_of_topic.setdefault(topic, set()).add(number)
+        self._reader_keys.add(_reader_key(group, topic), number)
+        target = self._core.readers[number]
+        target.found = target.messages = target.accounts = 0
+        target.expression = target.expression_program = ffi.NULL
+        self._requested.pop(number, None)
+        return number
 
     def _subscribe_by_sql(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:
         sources = self._sources
@@ -423,8 +479,53 @@ def c_program(expression: Expression) -> CSqlProgram | None:
         return None
 
 
-def _empty_table(table: Cdata, size: int) -> Cdata:
-    slots = c_array("rmq_slot", size)
-    table.slots = slots
-    table.mask = size - 1
-    return slots
+class _NameTable:
+    """The names of one ``rmq_table`` and their memory; grows with their number."""
+
+    def __init__(self, table: Cdata) -> None:
+        self._table = table
+        self._kept: dict[bytes, Cdata] = {}
+        self._used = 0
+        """The number of slots that are not empty, those of removed names included."""
+        self._slots: Cdata = None
+        self._resize(NAMES_FIRST)
+
+    def add(self, name: bytes, item: int) -> Cdata:
+        """Add a name that the table does not contain. Return its memory."""
+        size = self._table.mask + 1
+        if 2 * self._used >= size:
+            self._resize(2 * size if 4 * len(self._kept) >= size else size)
+        kept = self._kept[name] = ffi.from_buffer("uint8_t[]", name)
+        slot = lib.rmq_find_slot(ffi.addressof(self._table), kept, len(name))
+        slot.key = kept
+        slot.key_length = len(name)
+        slot.item = item
+        self._used += 1
+        return kept
+
+    def remove(self, name: bytes) -> None:
+        """Remove a name. Its slot stays in use, so that names after it are found."""
+        kept = self._kept.pop(name)
+        slot = lib.rmq_find_slot(ffi.addressof(self._table), kept, len(name))
+        slot.key = _REMOVED
+        slot.key_length = _REMOVED_LENGTH
+
+    def _resize(self, size: int) -> None:
+        former, count = self._slots, self._table.mask + 1
+        self._slots = self._table.slots = c_array("rmq_slot", size)
+        self._table.mask = size - 1
+        if former is not None:
+            lib.rmq_move_slots(former, count, ffi.addressof(self._table))
+        self._used = len(self._kept)
+
+
+_REMOVED: Final = ffi.new("uint8_t[]", 1)
+_REMOVED_LENGTH: Final = 0
+
+
+def _reader_key(group: str, topic: str) -> bytes:
+    return f"{group}\0{topic}".encode()
+
+
+def _unknown(count: int) -> Cdata:
+    return ffi.new("int32_t[]", [-1] * count)

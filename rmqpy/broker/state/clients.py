@@ -23,6 +23,7 @@ from typing import Final
 
 from attrs import define, field
 
+from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
@@ -110,8 +111,8 @@ class ClientTable:
     """The members of all groups."""
 
     clock: Clock
-    changes: int = field(default=0, init=False)
-    """A counter of the changes that may affect what a consumer group reads."""
+    changes: RecentChanges = field(factory=RecentChanges, init=False)
+    """The consumer groups whose members or subscriptions have changed."""
     _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
     _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
     _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)
@@ -168,7 +169,7 @@ class ClientTable:
         group.take_settings(data)
         topics_changed = group.take_subscriptions(data.subscription_data_set)
         if joined or before != (group.message_model, *map(id, group.subscriptions.values())):
-            self.changes += 1
+            self.changes.note(group.name)
         if topics_changed or joined:
             self._on_change(group)
 
@@ -225,7 +226,7 @@ class ClientTable:
         group = self._consumers.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return
-        self.changes += 1
+        self.changes.note(name)
         if not group.members:
             del self._consumers[name]
         self._groups_of.get(channel, (set(), set()))[1].discard(name)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, evolve, field
 
+from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import record_properties
@@ -92,8 +93,8 @@ class ConsumerFilterTable:
     """The filters of all groups, by group and topic."""
 
     clock: Clock
-    changes: int = field(default=0, init=False)
-    """The number of changes since the start."""
+    changes: RecentChanges = field(factory=RecentChanges, init=False)
+    """The groups whose filters have changed."""
     _filters: dict[tuple[str, str], ConsumerFilter] = field(factory=dict, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
@@ -130,8 +131,7 @@ class ConsumerFilterTable:
         stale = [key for key, found in self._filters.items() if 0 < found.dead_ms < stale_ms]
         for key in stale:
             del self._filters[key]
-        if stale:
-            self._changed()
+            self._changed(key[0])
 
     def for_retries(self, group: str) -> RecordFilter:
         """Return the filter of a retry topic: each message is matched by the filter of its original
@@ -171,7 +171,7 @@ class ConsumerFilterTable:
                 fault,
             )
             if self._filters.pop(key, None) is not None:
-                self._changed()
+                self._changed(group)
             return
         if old is None and len(self._filters) >= FILTERS_LIMIT:
             logger.warning(
@@ -183,10 +183,10 @@ class ConsumerFilterTable:
 
     def _put(self, key: tuple[str, str], new: ConsumerFilter) -> None:
         self._filters[key] = new
-        self._changed()
+        self._changed(key[0])
 
-    def _changed(self) -> None:
-        self.changes += 1
+    def _changed(self, group: str) -> None:
+        self.changes.note(group)
         self._on_change()
 
     def _mark_dead(self, group: str, keeping: set[str]) -> None:
@@ -239,3 +239,4 @@ class ConsumerFilterTable:
                     entry.born_time,
                     entry.dead_time or now_ms,
                 )
+        self.changes.note_all()

@@ -16,6 +16,7 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
@@ -35,6 +36,7 @@ class SubscriptionGroupTable:
     identity: BrokerContext
     clock: Clock
     data_version: DataVersion = field(init=False)
+    changes: RecentChanges = field(factory=RecentChanges, init=False)
     _groups: dict[str, SubscriptionGroupConfig] = field(factory=dict, init=False)
     _rows: EncodedRows = field(factory=EncodedRows, init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
@@ -73,7 +75,7 @@ class SubscriptionGroupTable:
             logger.warning("group %s not created: limit of %d reached", group, CREATED_GROUPS_LIMIT)
             return None
         created = self._groups[group] = SubscriptionGroupConfig(group_name=group)
-        self._changed()
+        self._changed(group)
         return created
 
     def put(self, config: SubscriptionGroupConfig) -> None:
@@ -82,12 +84,12 @@ class SubscriptionGroupTable:
         """
         names.check_group(config.group_name)
         self._groups[config.group_name] = config
-        self._changed()
+        self._changed(config.group_name)
 
     def delete(self, group: str) -> bool:
         if self._groups.pop(group, None) is None:
             return False
-        self._changed()
+        self._changed(group)
         return True
 
     def wrapper(self) -> SubscriptionGroupWrapper:
@@ -114,6 +116,7 @@ class SubscriptionGroupTable:
                 continue
             self._groups[name] = evolve(config, group_name=name)
         self.data_version = saved.data_version
+        self.changes.note_all()
 
     def replace(
         self, received: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
@@ -124,8 +127,10 @@ class SubscriptionGroupTable:
         self.restore(received)
         self._groups.update(own)
         self.data_version = version
+        self.changes.note_all()
         self._on_change()
 
-    def _changed(self) -> None:
+    def _changed(self, group: str) -> None:
+        self.changes.note(group)
         self.data_version = self.data_version.next(self.clock.now_ms())
         self._on_change()

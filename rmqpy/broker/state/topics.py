@@ -19,6 +19,7 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
@@ -60,6 +61,7 @@ class TopicTable:
     identity: BrokerContext
     clock: Clock
     data_version: DataVersion = field(init=False)
+    changes: RecentChanges = field(factory=RecentChanges, init=False)
     _topics: dict[str, TopicConfig] = field(factory=dict, init=False)
     _system: set[str] = field(factory=set, init=False)
     _encoded: tuple[DataVersion, int, bytes] | None = field(default=None, init=False)
@@ -154,13 +156,13 @@ class TopicTable:
         """
         names.check_topic(topic.topic_name)
         self._topics[topic.topic_name] = topic
-        self._changed(topic)
+        self._changed(topic.topic_name, topic)
 
     def delete(self, topic: str) -> bool:
         """Remove a topic and return whether it existed; the store removes its queues."""
         if self._topics.pop(topic, None) is None:
             return False
-        self._changed(None)
+        self._changed(topic, None)
         return True
 
     def set_ordered(self, ordered: Collection[str]) -> None:
@@ -170,8 +172,9 @@ class TopicTable:
         ]
         for topic in changed:
             self._topics[topic.topic_name] = evolve(topic, order=not topic.order)
+            self.changes.note(topic.topic_name)
         if changed:
-            self._changed(None)
+            self._new_version(None)
 
     def is_ordered(self, topic: str) -> bool:
         config = self._topics.get(topic)
@@ -212,6 +215,7 @@ class TopicTable:
                 continue
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
+        self.changes.note_all()
 
     def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
         """Create a readable and writable topic for each of ``queues``, with as many queues as
@@ -226,6 +230,7 @@ class TopicTable:
                     topic, read_queue_nums=count, write_queue_nums=count
                 )
                 logger.warning("topic %s recovered from its %d consume queues only", topic, count)
+        self.changes.note_all()
 
     def replace(
         self,
@@ -239,6 +244,7 @@ class TopicTable:
         self.restore(received)
         self._topics.update(own)
         self.data_version = version
+        self.changes.note_all()
         self._on_change(None)
 
     def _create(self, topic: TopicConfig) -> TopicConfig | None:
@@ -253,10 +259,14 @@ class TopicTable:
             )
             return None
         self._topics[topic.topic_name] = topic
-        self._changed(topic)
+        self._changed(topic.topic_name, topic)
         return topic
 
-    def _changed(self, topic: TopicConfig | None) -> None:
+    def _changed(self, name: str, topic: TopicConfig | None) -> None:
+        self.changes.note(name)
+        self._new_version(topic)
+
+    def _new_version(self, topic: TopicConfig | None) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())
         self._on_change(topic)
 

@@ -3,8 +3,8 @@
 The numbers are in one array, ``cells``, so that the C core can assign offsets without a copy. A
 queue gets its cell when it is first used, with the number that ``end_of`` returns, and keeps it
 until it is forgotten or the table is replaced: a change of role or the deletion of a topic costs
-the same with any number of queues. ``generation`` changes whenever ``cells`` or the meaning of a
-cell changes.
+the same with any number of queues. ``generation`` changes whenever the meaning of a cell changes;
+``cells`` becomes another object when it grows, too.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ class TopicQueueTable:
             self.cells[found] = self._end_of(key)
         return found
 
+    def known_cells(self, topic: bytes) -> Mapping[int, int]:
+        """Return the numbers of the cells of a topic by queue id; not to be changed."""
+        return self._cell_numbers.get(topic, {})
+
     def _new_cell(self) -> int:
         if self._free:
             return self._free.pop()
@@ -52,7 +56,6 @@ class TopicQueueTable:
         self._count += 1
         if number == len(self.cells):
             self.cells = self.cells + array("q", bytes(8 * number))
-            self.generation += 1
         return number
 
     def items(self) -> list[tuple[QueueKey, int]]:

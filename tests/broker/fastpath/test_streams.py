@@ -17,7 +17,7 @@ from harness.fastpath import BrokerPair, FallbackDriver, FastPathDriver, MakeBro
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.config.keys import BrokerRole, FlushDiskType
-from rmqpy.remoting.bodies import SubscriptionData
+from rmqpy.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.testing.memory_channel import MemoryChannel
@@ -254,9 +254,32 @@ class Stream:
                 (14, {"consumerGroup": "CG", "topic": "T", "queueId": "0"}),
                 (15, {"consumerGroup": "CG", "topic": "T", "queueId": "1", "commitOffset": "9"}),
                 (777, {}),
+                (17, self.topic_settings()),
+                (200, {}),
             ]
         )
-        return RemotingCommand(code, ext_fields=fields)
+        return RemotingCommand(code, ext_fields=fields, body=b"" if code != 200 else self.group())
+
+    def topic_settings(self) -> dict[str, str]:
+        rng = self.rng
+        return {
+            "topic": rng.choice(["T", "U", "V"]),
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(rng.choice([1, 4, 4, 8])),
+            "writeQueueNums": str(rng.choice([2, 4, 4, 8])),
+            "perm": str(rng.choice([6, 6, 6, 4, 2])),
+            "topicFilterType": rng.choice(["SINGLE_TAG", "SINGLE_TAG", "MULTI_TAG"]),
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+
+    def group(self) -> bytes:
+        rng = self.rng
+        return SubscriptionGroupConfig(
+            group_name=rng.choice(["CG", "CG", "TG", "BG"]),
+            consume_enable=rng.random() < 0.7,
+            consume_broadcast_enable=rng.random() < 0.7,
+        ).encode()
 
     def mutated(self, frame: bytes) -> bytes:
         changed = bytearray(frame)

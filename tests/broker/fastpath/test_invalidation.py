@@ -1,0 +1,229 @@
+"""What the fast path has learned is discarded when its topic or group changes, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from harness.fastpath import BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
+
+from rmqpy.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+
+Side = FallbackDriver | FastPathDriver
+PROPERTIES = "UNIQ_KEY\x01u\x02WAIT\x01true\x02TAGS\x01TagA"
+
+
+def send(topic: str = "T", queue_id: int = 0) -> RemotingCommand:
+    values = ("PG", topic, "TBW102", "4", str(queue_id), "0", "1", "0", PROPERTIES, "0")
+    fields = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false"}
+    return RemotingCommand(310, ext_fields=fields, body=b"b" * 100)
+
+
+def pull(group: str = "CG", topic: str = "T", queue_id: int = 0) -> RemotingCommand:
+    fields = {
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": "0",
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+    return RemotingCommand(11, ext_fields=fields)
+
+
+def heartbeat(group: str, sub_string: str = "*", version: int = 1) -> RemotingCommand:
+    codes = [] if sub_string == "*" else [1]
+    subscription = SubscriptionData("T", sub_string, [], codes, version)
+    consumer = ConsumerData(
+        group, "CONSUME_PASSIVELY", "CLUSTERING", "CONSUME_FROM_LAST_OFFSET", [subscription]
+    )
+    body = HeartbeatData(f"client-of-{group}", [], [consumer]).encode()
+    return RemotingCommand(34, body=body)
+
+
+def topic(name: str, queues: int = 4, perm: int = 6) -> RemotingCommand:
+    fields = {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": str(perm),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    return RemotingCommand(17, ext_fields=fields)
+
+
+def group(name: str, enabled: bool) -> RemotingCommand:
+    body = SubscriptionGroupConfig(group_name=name, consume_enable=enabled).encode()
+    return RemotingCommand(200, body=body)
+
+
+def run(side: Side, *commands: RemotingCommand) -> list[RemotingCommand]:
+    """Return the answers to ``commands``, each sent in a turn of its own."""
+    answers = []
+    for command in commands:
+        side.receive(0, encode_command(command))
+        side.end_turn()
+        side.harness.scheduler.run_until_idle()
+        side.end_turn()
+        answers += side.channels[0].take()
+    return answers
+
+
+def learned(pair: MakeBrokerPair) -> BrokerPair:
+    """Return brokers with messages in each queue of T, of which C knows the queues and CG."""
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        run(side, heartbeat("CG"))
+        for _ in range(3):
+            run(side, *(send(queue_id=queue_id) for queue_id in range(4)))
+            run(side, *(pull(queue_id=queue_id) for queue_id in range(4)))
+        both[1].handed_back.clear()
+    return both
+
+
+def use_all(side: Side) -> list[RemotingCommand]:
+    return run(side, *(each(queue_id=queue_id) for queue_id in range(4) for each in (send, pull)))
+
+
+UNRELATED: dict[str, Callable[[int], list[RemotingCommand]]] = {
+    "new topic": lambda number: [topic(f"new-{number}")],
+    "new group": lambda number: [group(f"new-{number}", True)],
+    "new consumer": lambda number: [heartbeat(f"new-{number}")],
+    "other topic": lambda number: [topic("U", queues=1 + number)],
+}
+
+
+@pytest.mark.parametrize("change", UNRELATED)
+def test_a_change_of_others_costs_nothing(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], change: str
+) -> None:
+    """Before, each of them made one request for each queue in use fall back."""
+    both = learned(pair)
+    for number in range(3):
+        for side in both:
+            run(side, *UNRELATED[change](number))
+            assert [answer.code for answer in use_all(side)] == [0] * 8
+    assert_same(both)
+    assert (both[1].handed_back[310], both[1].handed_back[11]) == (0, 0)
+
+
+def test_a_changed_topic_is_learned_again_with_one_request(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = learned(pair)
+    for side in both:
+        run(side, topic("T", queues=8))
+        assert [answer.code for answer in use_all(side)] == [0] * 8
+        assert run(side, send(queue_id=7))[0].code == 0
+    assert_same(both)
+    assert (both[1].handed_back[310], both[1].handed_back[11]) == (2, 1)
+
+
+def test_fewer_and_again_more_queues(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = learned(pair)
+    for side in both:
+        run(side, topic("T", queues=2))
+        codes = [answer.code for answer in run(side, *map(lambda n: send(queue_id=n), range(4)))]
+        assert codes == [0, 0, 1, 1]
+        codes = [answer.code for answer in run(side, *map(lambda n: pull(queue_id=n), range(4)))]
+        assert codes == [0, 0, 1, 1]
+        run(side, topic("T", queues=4))
+        assert [answer.code for answer in use_all(side)] == [0] * 8
+    assert_same(both)
+
+
+def test_a_topic_that_is_closed_is_refused(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = learned(pair)
+    for side in both:
+        run(side, topic("T", perm=2))
+        assert [answer.code for answer in run(side, send(), pull())] == [0, 16]
+        run(side, topic("T", perm=4))
+        assert run(side, pull())[0].code == 0
+    assert_same(both)
+
+
+def test_a_group_that_is_disabled_is_refused(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = learned(pair)
+    for side in both:
+        run(side, group("CG", False))
+        assert [answer.code for answer in run(side, send(), pull())] == [0, 16]
+        run(side, group("CG", True))
+        assert [answer.code for answer in run(side, pull(), pull())] == [0, 0]
+    assert_same(both)
+    assert (both[1].handed_back[310], both[1].handed_back[11]) == (0, 2)
+
+
+def test_a_changed_subscription_is_used(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = learned(pair)
+    for side in both:
+        of_group = pull()
+        of_group.ext_fields["sysFlag"] = "0"
+        assert [answer.code for answer in run(side, of_group, of_group)] == [0, 0]
+        run(side, heartbeat("CG", "TagB", 2))
+        assert [answer.code for answer in run(side, of_group, of_group)] == [20, 20]
+    assert_same(both)
+
+
+def test_more_names_than_slots(
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before, a table that was full forgot all of its entries."""
+    monkeypatch.setattr("rmqpy.broker.fastpath.tables.NAMES_FIRST", 4)
+    both = pair()
+    names = [f"topic-{number}" for number in range(40)]
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for number in range(3):
+            if number == 1:
+                both[1].handed_back.clear()
+            run(side, *(send(name) for name in names), *(pull("CG", name) for name in names))
+    assert_same(both)
+    assert both[1].handed_back[310] == 0
+    assert both[1].handed_back[11] <= 40, "the first pull of each topic"
+
+
+def test_readers_beyond_the_maximum(
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new reader takes the place of a discarded one, or is left to Python."""
+    monkeypatch.setattr("rmqpy.broker.fastpath.tables.READERS_MAX", 3)
+    monkeypatch.setattr("rmqpy.broker.fastpath.tables.NAMES_FIRST", 4)
+    both = learned(pair)
+    for side in both:
+        for number in range(12):
+            run(side, heartbeat(f"G{number}"), pull(f"G{number}"), pull(f"G{number}"))
+            run(side, group("G1", bool(number % 2)))
+            run(side, *(pull(f"G{each}") for each in range(number)), pull())
+    assert_same(both)
+    fast = both[1]
+    before = fast.handed_back[11]
+    run(fast, pull())
+    assert fast.handed_back[11] == before, "CG keeps its place"
