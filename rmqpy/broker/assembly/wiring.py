@@ -65,6 +65,7 @@ from rmqpy.broker.state.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable, OffsetProcessor
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.known_heartbeats import KnownHeartbeats
 from rmqpy.broker.state.persistence import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.broker.state.replication_status import ReplicationStatus
@@ -342,7 +343,10 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         clock=scheduler,
         events=OffsetMovedEvents(identity, internal_messages, scheduler),
     )
-    heartbeats = HeartbeatProcessor(scheduler, clients, topics, groups, locks, filters)
+    heartbeats = HeartbeatProcessor(
+        *(scheduler, clients, topics, groups, locks, filters),
+        known=KnownHeartbeats(scheduler, clients, topics, groups),
+    )
     clients.subscribe(heartbeats.notify)
     send_back = SendBackProcessor(
         identity=identity,

@@ -4,12 +4,17 @@ members of a group.
 
 from __future__ import annotations
 
-from attrs import define
+from collections.abc import MutableMapping
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from attrs import define, field
 
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
 from rmqpy.broker.state.clients import Client, ClientTable, ConsumerGroup, check_client_id
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable, compile_filter, filter_refusal
+from rmqpy.broker.state.known_heartbeats import KnownHeartbeats
 from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
@@ -38,6 +43,17 @@ from rmqpy.remoting.headers import (
 )
 
 TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION = 2
+KNOWN_LOCK_BYTES_MAX: Final = 4096
+"""The maximum size of a request for locks that is remembered for its connection."""
+
+
+@define(slots=True, eq=False, repr=False)
+class _KnownLock:
+    """A request for locks, which clients repeat every 20 s, and the answer that grants all."""
+
+    body: bytes
+    requested: LockBatchRequestBody
+    all_granted: bytes = b""
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -52,6 +68,8 @@ class HeartbeatProcessor:
     groups: SubscriptionGroupTable
     locks: QueueLockTable
     filters: ConsumerFilterTable
+    known: KnownHeartbeats
+    _known_locks: MutableMapping[Channel, _KnownLock] = field(factory=WeakKeyDictionary, init=False)
 
     def handlers(self) -> HandlerTable:
         return {
@@ -64,6 +82,8 @@ class HeartbeatProcessor:
         }
 
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        if self.known.renew(channel, request):
+            return RemotingCommand.response_to(request)
         data = HeartbeatData.decode(request.body)
         check_client_id(data.client_id)
         for consumer in data.consumer_data_set:
@@ -80,6 +100,7 @@ class HeartbeatProcessor:
             self.clients.register_producer(
                 producer.group_name, channel, self._client(data, request)
             )
+        self.known.remember(channel, request, data)
         return RemotingCommand.response_to(request)
 
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -103,16 +124,20 @@ class HeartbeatProcessor:
             request, header=GetConsumerListByGroupResponseHeader(), body=body.encode()
         )
 
-    def lock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        requested = LockBatchRequestBody.decode(request.body)
-        check_client_id(requested.client_id)
-        names.check_group(requested.consumer_group)
-        for queue in requested.mq_set:
-            names.check_topic(queue.topic)
-            _check_broker_name(queue.broker_name)
+    def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        known = self._known_locks.get(channel)
+        if known is None or known.body != request.body:
+            known = _KnownLock(request.body, _read_lock(request.body))
+            if len(request.body) <= KNOWN_LOCK_BYTES_MAX:
+                self._known_locks[channel] = known
+        requested = known.requested
         granted = self.locks.lock(requested.consumer_group, requested.client_id, requested.mq_set)
-        body = LockBatchResponseBody(lock_ok_mq_set=granted)
-        return RemotingCommand.response_to(request, body=body.encode())
+        if len(granted) < len(requested.mq_set):
+            body = LockBatchResponseBody(lock_ok_mq_set=granted).encode()
+        else:
+            body = known.all_granted or LockBatchResponseBody(lock_ok_mq_set=granted).encode()
+            known.all_granted = body
+        return RemotingCommand.response_to(request, body=body)
 
     def unlock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         requested = UnlockBatchRequestBody.decode(request.body)
@@ -172,6 +197,16 @@ class HeartbeatProcessor:
             self.clock.monotonic_ms(),
             self.clock.now_ms(),
         )
+
+
+def _read_lock(body: bytes) -> LockBatchRequestBody:
+    requested = LockBatchRequestBody.decode(body)
+    check_client_id(requested.client_id)
+    names.check_group(requested.consumer_group)
+    for queue in requested.mq_set:
+        names.check_topic(queue.topic)
+        _check_broker_name(queue.broker_name)
+    return requested
 
 
 def _check_broker_name(name: str) -> None:

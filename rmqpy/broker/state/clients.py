@@ -18,7 +18,7 @@ is only replaced by one with a larger version.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from attrs import define, field
@@ -61,6 +61,8 @@ class ConsumerGroup:
     consume_from_where: str
     members: dict[Channel, Client] = field(factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(factory=dict)
+    revision: int = 0
+    """The number of changes of the settings and subscriptions."""
 
     def subscription(self, topic: str) -> SubscriptionData | None:
         return self.subscriptions.get(topic)
@@ -72,6 +74,10 @@ class ConsumerGroup:
     @property
     def is_broadcast(self) -> bool:
         return self.message_model == BROADCASTING
+
+    @property
+    def settings(self) -> tuple[str, str, str]:
+        return self.consume_type, self.message_model, self.consume_from_where
 
     def take_settings(self, data: ConsumerData) -> None:
         """Apply the settings of the last heartbeat to the group."""
@@ -91,6 +97,13 @@ class ConsumerGroup:
                 now[topic] = former
         self.subscriptions = now
         return changed
+
+
+def _are_same(one: Mapping[str, SubscriptionData], other: Mapping[str, SubscriptionData]) -> bool:
+    """Return whether both contain the same objects."""
+    return len(one) == len(other) and all(
+        other.get(topic) is subscription for topic, subscription in one.items()
+    )
 
 
 def check_client_id(client_id: str) -> None:
@@ -163,12 +176,15 @@ class ClientTable:
                 data.consume_from_where or "",
             )
         joined = channel not in group.members
-        before = (group.message_model, *map(id, group.subscriptions.values()))
+        settings, subscriptions = group.settings, group.subscriptions
         group.members[channel] = client
         self._groups(channel)[1].add(group.name)
         group.take_settings(data)
         topics_changed = group.take_subscriptions(data.subscription_data_set)
-        if joined or before != (group.message_model, *map(id, group.subscriptions.values())):
+        is_changed = settings != group.settings or not _are_same(subscriptions, group.subscriptions)
+        if is_changed:
+            group.revision += 1
+        if joined or is_changed:
             self.changes.note(group.name)
         if topics_changed or joined:
             self._on_change(group)
