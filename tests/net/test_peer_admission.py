@@ -89,8 +89,8 @@ class Side:
         received = self.transport.receive(channel, command)
         if isinstance(received, Received):
             self.received.append(received.request)
-            self.transport.reply(Reply(received.ticket, HeartBeatResponse()))
-        self.transport.write_replies()
+            self.transport.replies.reply(Reply(received.ticket, HeartBeatResponse()))
+        self.transport.replies.write_all()
 
     def beat(self, to: str) -> bool:
         """Send a heartbeat and return whether it was answered with SUCCESS."""

@@ -241,7 +241,7 @@ class DLedgerDriver:
                 received = self.peers.receive(channel, command)
                 if received is not None:
                     self._step(received)
-                if self.peers.has_large_reply(received) or channel.congested:
+                if self.peers.replies.has_large_reply(received) or channel.congested:
                     rest = commands[number:]
                     break
         finally:
@@ -446,7 +446,7 @@ class DLedgerDriver:
             self.carrier.process_all()
         finally:
             self._busy = False
-        self.peers.write_replies()
+        self.peers.replies.write_all()
 
     def _note(self, text: str) -> None:
         if not self.events or self.events[-1][1] != text:

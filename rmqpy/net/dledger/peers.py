@@ -1,8 +1,7 @@
 """The transport of a member: requests to and from other members, and the answers to them.
 
 ``send`` sends a request of the core and reports the answer as ``Answered``, with None if there is
-none. ``receive`` converts a frame to a ``Received``, whose answer ``reply`` sends back. All answers
-of a turn to one connection are sent in one write.
+none. ``receive`` converts a frame to a ``Received``, whose answer :mod:`.replies` sends back.
 
 =========================================  =====================================================
 frame                                      answer
@@ -29,12 +28,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from attrs import define, evolve, field
+from attrs import define, field
 
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.dledger.handshake import PeerHello
 from rmqpy.dledger.member import Membership, RaftOptions
-from rmqpy.dledger.node import Acknowledged, Answered, Received, Reply, Send
+from rmqpy.dledger.node import Answered, Received, Send
 from rmqpy.dledger.protocol.json_bodies import (
     RESPONSE_FRAME_CODE,
     decode_request,
@@ -44,15 +42,12 @@ from rmqpy.dledger.protocol.json_bodies import (
 )
 from rmqpy.dledger.protocol.messages import (
     REQUESTS,
-    RESPONSES,
     AppendEntryRequest,
-    AppendEntryResponse,
     DLedgerResponseCode,
     Entry,
     GetEntriesRequest,
     GetEntriesResponse,
     MetadataRequest,
-    Request,
     Response,
 )
 from rmqpy.model.clock import Scheduler
@@ -60,6 +55,7 @@ from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
 from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.handshakes import PeerHandshakes, PeerLink, PeerStatus
+from rmqpy.net.dledger.replies import PeerReplies, not_permitted, unknown_code
 from rmqpy.net.once_log import OncePerCauseLog
 from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
@@ -72,21 +68,6 @@ _CLIENT_REQUESTS: Final = frozenset({AppendEntryRequest, GetEntriesRequest, Meta
 
 WAITING_MAX: Final = 64
 """The maximum number of requests to one member that wait for its handshake."""
-
-WRITE_AT: Final = 256 * 1024
-"""The size of collected replies, in bytes, at which the remaining requests of a read wait."""
-
-_STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
-
-
-@define(slots=True)
-class PendingRequest:
-    """A received request without an answer."""
-
-    channel: Channel
-    command: RemotingCommand
-    request: Request
-    physical_offset: int = -1
 
 
 @define(slots=True, eq=False, repr=False)
@@ -116,14 +97,12 @@ class PeerTransport:
     """The log of what members and this one cause; ``_strangers`` is that of everybody else."""
     _strangers: OncePerCauseLog = field(init=False)
     handshakes: PeerHandshakes = field(init=False)
-    _ticket: int = 0
-    _received: dict[int, PendingRequest] = field(factory=dict)
-    _replies: dict[Channel, list[bytes]] = field(factory=dict)
-    _reply_bytes: int = 0
+    replies: PeerReplies = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.once = OncePerCauseLog(self.clock, None)
         self._strangers = OncePerCauseLog(self.clock)
+        self.replies = PeerReplies(self.membership, self.clock, self._strangers)
         self.handshakes = PeerHandshakes(
             self.membership,
             self.options,
@@ -137,7 +116,7 @@ class PeerTransport:
             self.vouch,
             self.is_open,
             self._handshake_ended,
-            self._write_later,
+            self.replies.write_later,
         )
 
     # -------------------------------------------------------------------------------- outgoing
@@ -263,22 +242,22 @@ class PeerTransport:
             self.handshakes.receive(channel, command)
             return None
         if kind is None and command.code != RequestCode.RMQPY_QUEUE_ENDS:
-            self._write(channel, _unknown(command))
+            self.replies.write(channel, unknown_code(command))
             return None
         member = self.admission.admits(channel)
         if kind is None:
             if member:
-                self._write(channel, self._queue_ends(command))
+                self.replies.write(channel, self._queue_ends(command))
             else:
                 self.handshakes.turn_away(channel, command, "asks for the ends of the queues")
             return None
         if kind in _CLIENT_REQUESTS:
             if not member and not self.serves_client(channel.peer[0]):
-                self._write(channel, _not_permitted(command))
+                self.replies.write(channel, not_permitted(command))
                 return None
         elif not member:
             self.handshakes.stranger(channel, f"sends a {kind.__name__}")
-            self._refuse(channel, command, kind, _CODE.UNEXPECTED_MEMBER)
+            self.replies.refuse(channel, command, kind, _CODE.UNEXPECTED_MEMBER)
             return None
         try:
             request = decode_request(command.code, command.body)
@@ -286,31 +265,17 @@ class PeerTransport:
             self._strangers.warn(
                 ("request", channel.peer[0], kind), "%s:%d: %s", *channel.peer, fault
             )
-            self._refuse(channel, command, kind, _CODE.UNEXPECTED_ARGUMENT)
+            self.replies.refuse(channel, command, kind, _CODE.UNEXPECTED_ARGUMENT)
             return None
         link = self.handshakes.links.get(request.leader_id or request.local_id or "")
         if link is not None and not self.handshakes.accepts(link):
             if link.standing is PeerStatus.REFUSED:
-                self._refuse(channel, command, kind, _CODE.UNEXPECTED_MEMBER)
+                self.replies.refuse(channel, command, kind, _CODE.UNEXPECTED_MEMBER)
             return None
-        self._ticket += 1
-        self._received[self._ticket] = PendingRequest(channel, command, request)
-        return Received(self._ticket, request)
+        return self.replies.expect(channel, command, request)
 
     def channel_closed(self, channel: Channel) -> None:
         self.admission.closed(channel)
-
-    def _refuse(
-        self,
-        channel: Channel,
-        command: RemotingCommand,
-        kind: type[Request],
-        code: DLedgerResponseCode,
-    ) -> None:
-        refusal = RESPONSES[kind](
-            group=self.membership.group, remote_id=self.membership.self_id, code=code
-        )
-        self._write(channel, _answer(command, refusal))
 
     def _queue_ends(self, command: RemotingCommand) -> bytes:
         ends = self.queue_ends()
@@ -319,106 +284,3 @@ class PeerTransport:
             refusal = RemotingCommand.response_to(command, ResponseCode.SYSTEM_ERROR, text)
             return encode_command(refusal)
         return encode_command(RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=ends))
-
-    def reply(self, reply: Reply) -> None:
-        """Queue an answer of the core, which :meth:`write_replies` sends."""
-        pending = self._received.pop(reply.ticket, None)
-        if pending is None or reply.response is None:
-            return
-        if reply.response.code in _STRANGERS:
-            request = pending.request
-            self._strangers.warn(
-                ("stranger", pending.channel.peer[0], type(request), reply.response.code),
-                "%s:%d sent a %s that is not for this member: %s"
-                " (group %.64s, to %.64s, from %.64s)",
-                *pending.channel.peer,
-                type(request).__name__,
-                _CODE(reply.response.code).name,
-                request.group,
-                request.remote_id,
-                request.leader_id or request.local_id,
-            )
-        self._write(pending.channel, _answer(pending.command, reply.response))
-
-    def has_large_reply(self, received: Received | None) -> bool:
-        """Return whether the replies so far, or the one to ``received``, may be so large that they
-        must be written before further requests are handled.
-        """
-        if received is not None and isinstance(received.request, GetEntriesRequest):
-            return True
-        return self._reply_bytes >= WRITE_AT
-
-    def write_replies(self) -> None:
-        if not self._replies:
-            return
-        replies, self._replies = self._replies, {}
-        self._reply_bytes = 0
-        for channel, frames in replies.items():
-            channel.write(frames[0] if len(frames) == 1 else b"".join(frames))
-
-    # -------------------------------------------------------------- appends of DLedger's clients
-
-    def appended(self, ticket: int, physical_offset: int) -> None:
-        """Record the offset at which a client's record was appended, while it waits for its
-        quorum.
-        """
-        self._received[ticket].physical_offset = physical_offset
-
-    def reply_append(self, outcome: Acknowledged) -> None:
-        """Answer a client's append with its outcome."""
-        pending = self._received.pop(outcome.token)
-        success = outcome.code is _CODE.SUCCESS
-        self._answer_append(pending, outcome.code, outcome.index if success else -1)
-
-    def refuse_append(self, ticket: int, code: DLedgerResponseCode) -> None:
-        self._answer_append(self._received.pop(ticket), code, -1)
-
-    def _answer_append(
-        self, pending: PendingRequest, code: DLedgerResponseCode, index: int
-    ) -> None:
-        request = pending.request
-        response = AppendEntryResponse(
-            group=request.group,
-            remote_id=request.remote_id,
-            local_id=request.local_id,
-            leader_id=self.membership.self_id if index >= 0 else request.leader_id,
-            term=request.term,
-            code=code,
-        )
-        if index >= 0:
-            position = pending.physical_offset - ENTRY_HEADER_SIZE
-            response = evolve(response, index=index, position=position)
-        self._write(pending.channel, _answer(pending.command, response))
-
-    def _write(self, channel: Channel, frame: bytes) -> None:
-        self._replies.setdefault(channel, []).append(frame)
-        self._reply_bytes += len(frame)
-
-    def _write_later(self, channel: Channel, answer: RemotingCommand) -> None:
-        """Send an answer of a handshake, which may be due outside of a turn of the driver."""
-        self._write(channel, encode_command(answer))
-        self.clock.call_soon(self.write_replies)
-
-
-def _answer(command: RemotingCommand, response: Response) -> bytes:
-    return encode_command(
-        RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=encode(response))
-    )
-
-
-def _not_permitted(command: RemotingCommand) -> bytes:
-    remark = (
-        "with access control only members of the group may read or append here: use the broker's"
-        " listenPort, or add this address to replicationAddresses"
-    )
-    response = RemotingCommand.response_to(command, ResponseCode.NO_PERMISSION, remark)
-    return encode_command(response)
-
-
-def _unknown(command: RemotingCommand) -> bytes:
-    if command.code == RequestCode.PULL_DLEDGER:
-        code, remark = ResponseCode.SYSTEM_ERROR, "PULL is not implemented"
-    else:
-        code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        remark = f" request type {command.code} not supported"
-    return encode_command(RemotingCommand.response_to(command, code, remark))

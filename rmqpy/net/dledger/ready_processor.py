@@ -205,7 +205,7 @@ class ReadyProcessor:
         """Notify the other members, the readers and the broker."""
         for message in ready.messages:
             if isinstance(message, Reply):
-                self._peers.reply(message)
+                self._peers.replies.reply(message)
             elif not self.stopped:
                 self._peers.send(message)
         if ready.committed_index is not None:
@@ -216,7 +216,7 @@ class ReadyProcessor:
         for append in ready.appends:
             self._append_for(append)
         for outcome in ready.acknowledged:
-            self._peers.reply_append(outcome)
+            self._peers.replies.reply_append(outcome)
         for notice in ready.notices:
             group, self_id = self._peers.membership.group, self._peers.membership.self_id
             self._peers.once.warn(notice, "group %s, %s: %s", group, self_id, notice)
@@ -267,7 +267,7 @@ class ReadyProcessor:
             if result.status is not PutMessageStatus.PUT_OK:
                 break
         else:
-            self._peers.appended(append.ticket, result.physical_offsets[0])
+            self._peers.replies.appended(append.ticket, result.physical_offsets[0])
             self._node.wait(self._entries.end.index, append.ticket)
             return
         illegal = result.status is PutMessageStatus.MESSAGE_ILLEGAL
@@ -277,7 +277,7 @@ class ReadyProcessor:
             code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
         elif refused is not None:
             code = DLedgerResponseCode(refused.value)
-        self._peers.refuse_append(append.ticket, code)
+        self._peers.replies.refuse_append(append.ticket, code)
 
     def _die(self, error: Exception) -> None:
         """Leave the group, because the core and the files may no longer agree."""
