@@ -9,10 +9,11 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 from attrs import define, field
+from fuzz.attack import Target
 from fuzz.frames import probe_frame
 
 from rmqpy.broker.assembly.process import BrokerRuntime
@@ -27,8 +28,9 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import PullMessageRequestHeader
-from rmqpy.testing.blocking_connection import send_request
-from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_ready, send_request
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+from rmqpy.testing.processes import BrokerSpec, RmqpySite
 
 DEADLINE_S = 3600.0 if "RMQPY_HOSTILE_FRAMES" in os.environ else 120.0
 
@@ -41,6 +43,18 @@ GROWTH_BYTES = 512 << 20
 """The largest growth of the process, attackers included, over a siege. Frames of 16 MiB are part of
 it, and not all freed memory is returned; a leaking process grows by gigabytes.
 """
+
+MIB = 1 << 20
+
+GROUP_OF_ONE = {
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "broker-a",
+    "dLegerSelfId": "n0",
+    "dLegerPeers": "n0-127.0.0.1:{port}",
+}
+"""The settings of a DLedger group of one, for :func:`running_broker`."""
+
+SIZES = {"mappedFileSizeCommitLog": str(64 * MIB)}
 
 SENTINEL = "Sentinel"
 """The topic of the message that is stored before a siege."""
@@ -270,3 +284,31 @@ async def besieged_site(folder: Path, scheduler: AsyncioScheduler) -> AsyncItera
 
 Besiege = Callable[[Callable[[BesiegedSite], Awaitable[None]]], None]
 """The fixture ``besiege``: it runs ``test(site)`` and checks the site afterwards."""
+
+
+@contextlib.contextmanager
+def running_broker(root: Path, **settings: str) -> Iterator[tuple[Target, BlockingConnection, int]]:
+    """Run a broker; yield it, a connection to it, and a free port that ``settings`` may name."""
+    ports = free_port_block(BROKER_PORT_COUNT + 2)
+    ports.release()
+    free = ports[BROKER_PORT_COUNT]
+    settings = {key: value.format(port=free) for key, value in settings.items()}
+    spec = BrokerSpec(
+        port=ports.broker_port,
+        namesrv=f"127.0.0.1:{ports[BROKER_PORT_COUNT + 1]}",
+        sizes=SIZES,
+        settings={"diskMaxUsedSpaceRatio": "95", **settings},
+    )
+    broker = RmqpySite(root).broker("broker", spec)
+    broker.start()
+    try:
+        with connect_when_ready(broker.address) as client:
+            yield Target("broker", broker), client, free
+    finally:
+        broker.kill()
+
+
+def still_answers(client: BlockingConnection) -> None:
+    request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+    for _ in range(3):
+        assert client.call(request).code == ResponseCode.SUCCESS

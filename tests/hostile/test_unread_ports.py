@@ -4,56 +4,28 @@ broker in its own process.
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fuzz.attack import Target
+from harness.hostile import GROUP_OF_ONE, MIB, running_broker, still_answers
 
 from rmqpy.dledger.protocol.json_bodies import encode
 from rmqpy.dledger.protocol.messages import GetEntriesRequest
 from rmqpy.ha.frames import encode_report
-from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.codes import ResponseCode
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.ha import SLAVES_MAX
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_ready, send_request
-from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
-from rmqpy.testing.processes import BrokerSpec, RmqpySite
+from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 
 pytestmark = pytest.mark.slow
 
-MIB = 1 << 20
 BODY = bytes(MIB)
-SIZES = {"mappedFileSizeCommitLog": str(64 * MIB)}
 GROWTH_MAX = 64 * MIB
 GETS = 300
 """In one read; answered at once they are 420 MB."""
-
-
-@contextlib.contextmanager
-def running_broker(root: Path, **settings: str) -> Iterator[tuple[Target, BlockingConnection, int]]:
-    """Run a broker; yield it, a connection to it, and a free port that ``settings`` may name."""
-    ports = free_port_block(BROKER_PORT_COUNT + 2)
-    ports.release()
-    free = ports[BROKER_PORT_COUNT]
-    settings = {key: value.format(port=free) for key, value in settings.items()}
-    spec = BrokerSpec(
-        port=ports.broker_port,
-        namesrv=f"127.0.0.1:{ports[BROKER_PORT_COUNT + 1]}",
-        sizes=SIZES,
-        settings={"diskMaxUsedSpaceRatio": "95", **settings},
-    )
-    broker = RmqpySite(root).broker("broker", spec)
-    broker.start()
-    try:
-        with connect_when_ready(broker.address) as client:
-            yield Target("broker", broker), client, free
-    finally:
-        broker.kill()
 
 
 def send(client: BlockingConnection, count: int) -> None:
@@ -62,20 +34,8 @@ def send(client: BlockingConnection, count: int) -> None:
         assert sent.code == ResponseCode.SUCCESS, sent
 
 
-def still_answers(client: BlockingConnection) -> None:
-    request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-    for _ in range(3):
-        assert client.call(request).code == ResponseCode.SUCCESS
-
-
 def test_entries_that_nobody_reads_cost_bounded_memory(tmp_path: Path) -> None:
-    group = {
-        "enableDLegerCommitLog": "true",
-        "dLegerGroup": "broker-a",
-        "dLegerSelfId": "n0",
-        "dLegerPeers": "n0-127.0.0.1:{port}",
-    }
-    with running_broker(tmp_path, **group) as (target, client, port):
+    with running_broker(tmp_path, **GROUP_OF_ONE) as (target, client, port):
         send(client, 1)
         request = GetEntriesRequest(begin_index=0, group="broker-a", remote_id="n0")
         frame = encode_command(RemotingCommand.request(request.CODE, body=encode(request)))

@@ -1,0 +1,134 @@
+"""Honest clients of a broker while 300 peers of one of its ports request data and read none of it,
+and while floods of one-way requests arrive that have no answer.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+from fuzz.attack import Target, pull_request
+from harness.hostile import GROUP_OF_ONE, MIB, running_broker, still_answers
+
+from rmqpy.dledger.protocol.json_bodies import encode
+from rmqpy.dledger.protocol.messages import GetEntriesRequest
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.headers import PullMessageRequestHeader
+from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_ready, send_request
+
+pytestmark = pytest.mark.slow
+
+PEERS: Final = 300
+REQUESTS: Final = 20
+BODY: Final = bytes(240 << 10)
+"""All answers together are 1.4 GB at least."""
+UNREAD_MAX: Final = 512 * MIB
+"""``pending_bytes_all`` of the connections of a server, and the memory around it."""
+FLOOD_MAX: Final = 256 * MIB
+FLOODS: Final = 20
+"""Connections of a flood of one-way requests."""
+
+
+def is_served(target: Target, client: BlockingConnection) -> None:
+    """Send and ask over a connection from before, and over a new one."""
+    still_answers(client)
+    with connect_when_ready(target.server.address) as fresh:
+        for each in (client, fresh):
+            sent = each.call(send_request("Honest", 0, [b"honest"]))
+            assert sent.code == ResponseCode.SUCCESS, sent
+
+
+@pytest.mark.parametrize("port", ["listenPort", "dledger"])
+def test_honest_clients_are_served_beside_300_peers_that_do_not_read(
+    tmp_path: Path, port: str
+) -> None:
+    with running_broker(tmp_path, **GROUP_OF_ONE) as (target, client, free), ExitStack() as peers:
+        for _ in range(4):
+            assert client.call(send_request("Unread", 0, [BODY])).code == ResponseCode.SUCCESS
+        get = GetEntriesRequest(begin_index=0, group="broker-a", remote_id="n0")
+        requests = {
+            "listenPort": (target.address[1], pull_request("Unread")),
+            "dledger": (free, RemotingCommand.request(get.CODE, body=encode(get))),
+        }
+        number, request = requests[port]
+        frames = encode_command(request) * REQUESTS
+        before = target.resident()
+        for count in range(PEERS):
+            peer = peers.enter_context(socket.create_connection((target.address[0], number)))
+            peer.setblocking(False)
+            with suppress(BlockingIOError):
+                peer.send(frames)
+            if count % 100 == 0:
+                is_served(target, client)
+        for _ in range(5):
+            is_served(target, client)
+        growth = target.resident() - before
+        assert growth < UNREAD_MAX, f"{growth // MIB} MiB"
+        peers.close()
+        is_served(target, client)
+
+
+def message(_: int) -> RemotingCommand:
+    return send_request("Flood", 0, [bytes(64 << 10)])
+
+
+def long_poll(number: int) -> RemotingCommand:
+    """A pull that waits ten minutes for a message."""
+    header = PullMessageRequestHeader(
+        consumer_group=f"group{number % 7}",
+        topic="Honest",
+        queue_id=1,
+        queue_offset=0,
+        max_msg_nums=32,
+        sys_flag=6,  # may wait, and has its subscription
+        commit_offset=0,
+        suspend_timeout_millis=600_000,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+    return RemotingCommand.request(RequestCode.PULL_MESSAGE, header=header)
+
+
+def heartbeat(number: int) -> RemotingCommand:
+    """A heartbeat of another client each time, with a group of its own."""
+    client = {"clientID": f"client{number}", "producerDataSet": [{"groupName": f"group{number}"}]}
+    return RemotingCommand.request(RequestCode.HEART_BEAT, body=json.dumps(client).encode())
+
+
+def unknown(_: int) -> RemotingCommand:
+    return RemotingCommand.request(9_999, body=bytes(1_000))
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [(message, 1_000), (long_poll, 20_000), (heartbeat, 10_000), (unknown, 50_000)],
+)
+def test_a_flood_of_one_way_requests_costs_bounded_memory(
+    tmp_path: Path, make: Callable[[int], RemotingCommand], count: int
+) -> None:
+    with running_broker(tmp_path) as (target, client, _), ExitStack() as peers:
+        is_served(target, client)
+        before = target.resident()
+        for first in range(FLOODS):
+            frames = bytearray()
+            for number in range(first, count, FLOODS):
+                command = make(number)
+                command.flag |= FLAG_ONEWAY
+                frames += encode_command(command)
+            peer = peers.enter_context(socket.create_connection(target.address))
+            peer.sendall(frames)
+            is_served(target, client)
+        for _ in range(3):
+            is_served(target, client)
+        growth = target.resident() - before
+        assert growth < FLOOD_MAX, f"{growth // MIB} MiB"
+        peers.close()
+        is_served(target, client)
