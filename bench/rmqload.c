@@ -8,8 +8,12 @@
  *   --mode send-batch  SEND_BATCH_MESSAGE (320), --batch messages per request
  *   --mode pull        PULL_MESSAGE (11), up to --max-messages per request, from offset 0, and again from 0 at the end
  *   --mode replay      the requests of --frames FILE in their order, again and again; each request counts as a message
+ *   --mode tail        --groups consumer groups, each with its own connection and a waiting pull for each queue; sends on
+ *                      the other connections. Each delivery counts as a message, and its latency from the moment at
+ *                      which its send was due
  *
- * Closed loop (default): each connection keeps --window requests in flight. Open loop (--rate R): R requests per second
+ * Closed loop (default): each connection keeps --window requests in flight; tail: --window messages are under way to
+ * all groups. Open loop (--rate R): R requests per second
  * over all connections; the latency of a request counts from the moment at which it was due, so that a stalled broker
  * is visible. --pid names the processes of the server: their CPU seconds and memory are read from /proc.
  * --access-key and --secret-key sign sends for access control 1.0.
@@ -60,25 +64,27 @@
 #define UNIQUE_KEY "7F000001ABCD18B4AAC2#KEY-OF-TEST"
 #define BORN "1111111111111"
 #define BORN_CHARS 13
+#define DUE_CHARS 19 /* tail: bodies begin with the time in ns at which they were due */
+#define BODY_POSITION 88 /* in a record with two IPv4 hosts */
 #define READ_CHUNK (256 * 1024)
 #define MAX_PIDS 16
 #define MAX_CODES 16
 #define MAX_FIELDS 16
 #define SIGNATURE "Signature+Signature+Signatu=" /* as long as a signature; each copy gets the real one */
 
-enum mode { MODE_SEND, MODE_SEND_BATCH, MODE_PULL, MODE_REPLAY };
+enum mode { MODE_SEND, MODE_SEND_BATCH, MODE_PULL, MODE_REPLAY, MODE_TAIL };
 enum header { JSON, BINARY };
 
 static struct {
     const char *host, *topic, *group, *access_key, *secret_key, *frames;
     enum mode mode;
     enum header header;
-    int port, queues, size, connections, window, batch, max_messages, pids[MAX_PIDS], pid_count,
+    int port, queues, groups, size, connections, window, batch, max_messages, pids[MAX_PIDS], pid_count,
         accepted[MAX_CODES], accepted_count;
     double seconds, warmup, rate;
     uint64_t count;
     bool verify;
-} opt = {.host = "127.0.0.1", .topic = "bench", .group = "rmqload", .port = 10911, .queues = 4, .size = 128,
+} opt = {.host = "127.0.0.1", .topic = "bench", .group = "rmqload", .port = 10911, .queues = 4, .groups = 1, .size = 128,
          .connections = 4, .window = 64, .batch = 16, .max_messages = 32, .seconds = 5, .warmup = 1};
 
 static void fail(const char *format, ...) {
@@ -346,7 +352,7 @@ static double generator_cpu_seconds(void) {
 
 /* ---- connections ---- */
 
-struct cursor { int queue; uint64_t offset; }; /* the next position to pull */
+struct cursor { int queue; uint64_t offset; bool is_at_end; }; /* the next position to pull */
 
 struct connection {
     int socket;
@@ -360,35 +366,41 @@ struct connection {
     struct cursor *cursors;
     int *free_cursors, free_count;
     int next_queue;
+    int group; /* -1: does not pull */
 };
 
 static struct connection **connections;
+static int connection_count; /* the last opt.groups of them pull in mode tail */
 static int epoll_fd;
 static bool measuring;
 static uint64_t now_ns, now_ms, issued, answered, refused, messages, message_bytes, bytes_in, empty_pulls, unreadable;
-static uint64_t key_counter;
+static uint64_t key_counter, delivered, at_end; /* tail: deliveries, and cursors that have reached the end */
 static struct { int code; uint64_t count; } codes[MAX_CODES];
 
 static void add_pull(struct connection *c, uint32_t slot, size_t *opaque_at) {
     int number = c->free_cursors[--c->free_count];
     struct cursor *cursor = &c->cursors[number];
     c->cursor_of[slot] = number;
-    char queue[16], offset[24], most[16];
+    char queue[16], offset[24], most[16], group[64];
+    const bool tails = opt.mode == MODE_TAIL;
+    snprintf(group, sizeof group, tails ? "%s-%d" : "%s", opt.group, c->group);
     snprintf(queue, sizeof queue, "%d", cursor->queue);
     snprintf(offset, sizeof offset, "%llu", (unsigned long long)cursor->offset);
     snprintf(most, sizeof most, "%d", opt.max_messages);
-    struct ext ext[] = {{"consumerGroup", opt.group}, {"topic", opt.topic}, {"queueId", queue}, {"queueOffset", offset},
-                        {"maxMsgNums", most}, {"sysFlag", "4"}, {"commitOffset", "0"}, {"suspendTimeoutMillis", "0"},
+    struct ext ext[] = {{"consumerGroup", group}, {"topic", opt.topic}, {"queueId", queue}, {"queueOffset", offset},
+                        {"maxMsgNums", most}, {"sysFlag", cursor->is_at_end ? "6" : "4"}, {"commitOffset", "0"},
+                        {"suspendTimeoutMillis", tails ? "15000" : "0"},
                         {"subscription", "*"}, {"subVersion", "0"}, {"expressionType", "TAG"}};
     add_frame(&c->out, CODE_PULL, ext, sizeof ext / sizeof *ext, NULL, opaque_at);
 }
 
-static void add_send(struct connection *c, size_t *opaque_at) {
+static void add_send(struct connection *c, uint64_t due, size_t *opaque_at) {
     struct template *t = &templates[opt.mode == MODE_REPLAY ? (int)(issued % (uint64_t)template_count) : c->next_queue];
     c->next_queue = (c->next_queue + 1) % opt.queues;
     uint8_t *copy = grow(&c->out, t->frame.text.used);
     memcpy(copy, t->frame.text.at, t->frame.text.used);
     set_variable_parts(&t->frame, copy, now_ms, key_counter + 1);
+    if (opt.mode == MODE_TAIL) set_digits(copy + t->frame.text.used - (size_t)opt.size, due, DUE_CHARS);
     if (opt.access_key) {
         const rmq_slice content = {t->content.text.at, t->content.text.used};
         set_variable_parts(&t->content, t->content.text.at, now_ms, key_counter + 1);
@@ -398,7 +410,18 @@ static void add_send(struct connection *c, size_t *opaque_at) {
     *opaque_at = t->opaque_at;
 }
 
+static bool pulls(const struct connection *c) { return opt.mode == MODE_PULL || c->group >= 0; }
+
+/* Return whether all consumers of mode tail wait at the ends of their queues. */
+static bool has_begun(void) { return opt.mode != MODE_TAIL || at_end >= (uint64_t)opt.groups * (uint64_t)opt.queues; }
+
 static bool can_issue(const struct connection *c) {
+    if (opt.mode == MODE_TAIL) {
+        const uint64_t groups = (uint64_t)opt.groups;
+        if (pulls(c)) return c->free_count > 0;
+        if (!has_begun()) return false;
+        if (opt.rate == 0 && issued * groups >= delivered + (uint64_t)opt.window * groups) return false;
+    }
     return c->in_flight < (int)SLOTS - 1 && (opt.mode != MODE_PULL || c->free_count > 0) && (!opt.count || issued < opt.count);
 }
 
@@ -407,11 +430,11 @@ static void issue(struct connection *c, uint64_t due) {
     size_t start = c->out.used, opaque_at;
     c->sequence++;
     c->due[slot] = due;
-    if (opt.mode == MODE_PULL) add_pull(c, slot, &opaque_at);
-    else add_send(c, &opaque_at);
+    if (pulls(c)) add_pull(c, slot, &opaque_at);
+    else add_send(c, due, &opaque_at);
     set_opaque(c->out.at + start + opaque_at, opaque);
     c->in_flight++;
-    issued++;
+    issued += opt.mode != MODE_TAIL || !pulls(c);
 }
 
 static void flush_requests(struct connection *c) {
@@ -446,6 +469,13 @@ static bool find_number(const uint8_t *header, size_t size, const char *name, ui
     return true;
 }
 
+static void record_delivery(const uint8_t *record) {
+    uint64_t due = 0;
+    for (int i = 0; i < DUE_CHARS; i++) due = due * 10 + (uint64_t)(record[BODY_POSITION + i] - '0');
+    delivered++;
+    if (measuring) record_latency(now_ns - due);
+}
+
 /* Advance the cursor past the records of one pull reply. */
 static void read_records(struct cursor *cursor, const uint8_t *at, const uint8_t *end) {
     uint64_t record_count = 0;
@@ -456,6 +486,7 @@ static void read_records(struct cursor *cursor, const uint8_t *at, const uint8_t
                            get64(at + 20) != cursor->offset + record_count))
             unreadable++;
         record_count++;
+        if (cursor->is_at_end) record_delivery(at);
         if (measuring) message_bytes += size;
         at += size;
     }
@@ -475,6 +506,27 @@ static bool handle_pull_reply(struct connection *c, uint32_t slot, uint32_t code
     cursor->offset = 0;
     if (measuring) empty_pulls++;
     return code == CODE_PULL_NOT_FOUND || code == CODE_PULL_RETRY || code == CODE_PULL_OFFSET_MOVED;
+}
+
+static uint64_t number_in(const uint8_t *header, size_t size, const char *name) {
+    const uint8_t *found = memmem(header, size, name, strlen(name));
+    return found ? strtoull((const char *)found + strlen(name), NULL, 10) : 0;
+}
+
+/* A cursor goes to the end of its queue first; from there on its pulls wait. */
+static bool handle_tail_reply(struct connection *c, uint32_t slot, uint32_t code, const uint8_t *header, const uint8_t *body,
+                              const uint8_t *end) {
+    struct cursor *cursor = &c->cursors[c->cursor_of[slot]];
+    const size_t header_size = (size_t)(body - header);
+    c->free_cursors[c->free_count++] = c->cursor_of[slot];
+    if (code == 0 && cursor->is_at_end) {
+        read_records(cursor, body, end);
+        return true;
+    }
+    at_end += code != 0 && !cursor->is_at_end;
+    cursor->is_at_end |= code != 0;
+    cursor->offset = number_in(header, header_size, code == 0 ? "\"maxOffset\":\"" : "\"nextBeginOffset\":\"");
+    return code == 0 || code == CODE_PULL_NOT_FOUND || code == CODE_PULL_RETRY || code == CODE_PULL_OFFSET_MOVED;
 }
 
 static bool is_accepted(uint32_t code) {
@@ -514,12 +566,15 @@ static void handle_reply(struct connection *c, const uint8_t *frame, size_t size
     uint32_t slot = (opaque - OPAQUE_FIRST) & (SLOTS - 1);
     if (opaque < OPAQUE_FIRST || opaque >= OPAQUE_FIRST + OPAQUE_COUNT || !c->due[slot]) { unreadable++; return; }
     bool good = is_accepted(code);
-    if (opt.mode == MODE_PULL) good = handle_pull_reply(c, slot, code, header + header_size, frame + size);
-    else if (good && measuring) messages += opt.mode == MODE_SEND_BATCH ? (uint64_t)opt.batch : 1;
+    if (opt.mode == MODE_TAIL && pulls(c))
+        good = handle_tail_reply(c, slot, code, header, header + header_size, frame + size);
+    else if (opt.mode == MODE_PULL) good = handle_pull_reply(c, slot, code, header + header_size, frame + size);
+    else if (good && measuring && opt.mode != MODE_TAIL) messages += opt.mode == MODE_SEND_BATCH ? (uint64_t)opt.batch : 1;
     if (!good) count_refusal(code, header, header_size);
+    if (!good && opt.mode == MODE_TAIL && !pulls(c)) delivered += (uint64_t)opt.groups; /* it never will be */
     if (measuring) {
         if (good) answered++;
-        record_latency(now_ns - c->due[slot]);
+        if (opt.mode != MODE_TAIL) record_latency(now_ns - c->due[slot]);
     }
     c->due[slot] = 0;
     c->in_flight--;
@@ -559,10 +614,12 @@ static struct connection *open_connection(int number) {
     setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     fcntl(c->socket, F_SETFL, O_NONBLOCK);
     c->next_queue = number % opt.queues;
-    c->cursors = calloc((size_t)opt.window, sizeof *c->cursors);
-    c->free_cursors = calloc((size_t)opt.window, sizeof *c->free_cursors);
-    for (int i = 0; i < opt.window; i++) {
-        c->cursors[i].queue = (number * opt.window + i) % opt.queues;
+    c->group = opt.mode == MODE_TAIL ? number - opt.connections : -1;
+    const int cursors = opt.mode == MODE_TAIL ? opt.queues : opt.window;
+    c->cursors = calloc((size_t)cursors, sizeof *c->cursors);
+    c->free_cursors = calloc((size_t)cursors, sizeof *c->free_cursors);
+    for (int i = 0; i < cursors; i++) {
+        c->cursors[i].queue = (number * cursors + i) % opt.queues;
         c->free_cursors[c->free_count++] = i;
     }
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
@@ -571,7 +628,7 @@ static struct connection *open_connection(int number) {
 }
 
 static void fill_windows(struct connection *c) {
-    while (c->in_flight < opt.window && can_issue(c)) issue(c, now_ns);
+    while ((opt.mode == MODE_TAIL || c->in_flight < opt.window) && can_issue(c)) issue(c, now_ns);
     if (c->out.used > c->out_done && !c->waits_for_writable) flush_requests(c);
 }
 
@@ -598,12 +655,14 @@ static void wait_and_handle(void) {
         struct connection *c = events[i].data.ptr;
         if (events[i].events & EPOLLOUT) flush_requests(c);
         if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive_replies(c);
-        if (opt.rate == 0) fill_windows(c);
+        if (opt.rate == 0 || pulls(c)) fill_windows(c);
     }
+    if (opt.mode == MODE_TAIL && opt.rate == 0)
+        for (int i = 0; i < opt.connections; i++) fill_windows(connections[i]);
 }
 
 static bool all_answered(void) {
-    for (int i = 0; i < opt.connections; i++)
+    for (int i = 0; i < connection_count; i++)
         if (connections[i]->in_flight) return false;
     return true;
 }
@@ -619,8 +678,13 @@ static struct usage run(struct usage *begin) {
     now_ms = clock_ns(CLOCK_REALTIME) / 1000000;
     uint64_t start = now_ns, issued_count = 0;
     uint64_t measure_from = start + (uint64_t)(opt.warmup * 1e9), end = measure_from + (uint64_t)(opt.seconds * 1e9);
-    if (opt.rate == 0)
-        for (int i = 0; i < opt.connections; i++) fill_windows(connections[i]);
+    for (int i = 0; i < connection_count; i++)
+        if (opt.rate == 0 || pulls(connections[i])) fill_windows(connections[i]);
+    for (; !has_begun(); wait_and_handle())
+        if (now_ns - start > 120 * 1000000000ull) fail("the consumers did not reach the ends of their queues");
+    measure_from += now_ns - start;
+    end += now_ns - start;
+    start = now_ns;
     for (;;) {
         if (!measuring && now_ns >= measure_from) {
             *begin = measure_usage();
@@ -640,10 +704,10 @@ static struct usage run(struct usage *begin) {
 }
 
 static void print_result(struct usage begin, struct usage end) {
-    static const char *const modes[] = {"send", "send-batch", "pull", "replay"};
+    static const char *const modes[] = {"send", "send-batch", "pull", "replay", "tail"};
     double seconds = (double)(end.at_ns - begin.at_ns) / 1e9, server = end.server - begin.server;
-    printf("{\"mode\":\"%s\",\"header\":\"%s\",\"size\":%d,\"connections\":%d,\"window\":%d,\"queues\":%d,", modes[opt.mode],
-           opt.header == JSON ? "json" : "rocketmq", opt.size, opt.connections, opt.window, opt.queues);
+    printf("{\"mode\":\"%s\",\"header\":\"%s\",\"size\":%d,\"connections\":%d,\"window\":%d,\"queues\":%d,\"groups\":%d,", modes[opt.mode],
+           opt.header == JSON ? "json" : "rocketmq", opt.size, opt.connections, opt.window, opt.queues, opt.groups);
     printf("\"batch\":%d,\"max_messages\":%d,\"rate\":%.0f,\"seconds\":%.4f,\"requests\":%llu,\"refused\":%llu,",
            opt.batch, opt.max_messages, opt.rate, seconds, (unsigned long long)answered, (unsigned long long)refused);
     printf("\"unreadable\":%llu,\"empty_pulls\":%llu,\"messages\":%llu,\"messages_per_s\":%.1f,",
@@ -694,12 +758,12 @@ static int read_choice(const char *name, const char *text, const char *const *wo
 }
 
 static void read_options(int argc, char **argv) {
-    static const char *const modes[] = {"send", "send-batch", "pull", "replay", NULL}, *const headers[] = {"json", "rocketmq", NULL};
+    static const char *const modes[] = {"send", "send-batch", "pull", "replay", "tail", NULL}, *const headers[] = {"json", "rocketmq", NULL};
     enum { HOST, PORT, TOPIC, GROUP, MODE, HEADER, QUEUES, SIZE, CONNECTIONS, WINDOW, BATCH, MAX_MESSAGES, SECONDS, WARMUP,
-           RATE, COUNT, PID, ACCESS_KEY, SECRET_KEY, FRAMES, ACCEPT, VERIFY };
+           RATE, COUNT, PID, ACCESS_KEY, SECRET_KEY, FRAMES, ACCEPT, GROUPS, VERIFY };
     static const char *const names[] = {"host", "port", "topic", "group", "mode", "header", "queues", "size", "connections",
                                         "window", "batch", "max-messages", "seconds", "warmup", "rate", "count", "pid",
-                                        "access-key", "secret-key", "frames", "accept", "verify"};
+                                        "access-key", "secret-key", "frames", "accept", "groups", "verify"};
     struct option options[VERIFY + 2] = {0};
     for (int i = 0; i <= VERIFY; i++) options[i] = (struct option){names[i], i < VERIFY, NULL, i + 1};
     for (int got; (got = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -728,12 +792,15 @@ static void read_options(int argc, char **argv) {
             case SECRET_KEY: opt.secret_key = optarg; break;
             case FRAMES: opt.frames = optarg; break;
             case ACCEPT: opt.accepted_count = read_numbers(name, optarg, opt.accepted, MAX_CODES); break;
+            case GROUPS: opt.groups = at_least(name, optarg, 1); break;
             case VERIFY: opt.verify = true; break;
         }
     }
     if (optind < argc) fail("unexpected argument %s", argv[optind]);
     if (opt.window >= (int)SLOTS) fail("--window: must be less than %u", SLOTS);
     if (opt.count) opt.warmup = 0;
+    if (opt.mode == MODE_TAIL && (opt.count || opt.size < DUE_CHARS || opt.header != JSON || opt.queues >= (int)SLOTS))
+        fail("--mode tail: JSON headers, --size of at least %d, and no --count", DUE_CHARS);
     if (!opt.frames != (opt.mode != MODE_REPLAY)) fail("--mode replay and --frames need each other");
     if (!opt.access_key != !opt.secret_key) fail("--access-key and --secret-key must be given together");
     if (opt.access_key) rmq_set_secret(&account, (const uint8_t *)opt.secret_key, strlen(opt.secret_key));
@@ -749,8 +816,9 @@ int main(int argc, char **argv) {
         for (int i = 0; i < opt.queues && opt.mode != MODE_PULL; i++) build_template(&templates[i], i);
     }
     epoll_fd = epoll_create1(0);
-    connections = calloc((size_t)opt.connections, sizeof *connections);
-    for (int i = 0; i < opt.connections; i++) connections[i] = open_connection(i);
+    connection_count = opt.connections + (opt.mode == MODE_TAIL ? opt.groups : 0);
+    connections = calloc((size_t)connection_count, sizeof *connections);
+    for (int i = 0; i < connection_count; i++) connections[i] = open_connection(i);
     struct usage begin = {0}, end = run(&begin);
     print_result(begin, end);
     return unreadable || !answered ? 2 : 0;
