@@ -52,5 +52,6 @@ def filled(broker: ServerProcess, filling: Filling) -> Iterator[None]:
 def log_bytes(broker: ServerProcess) -> int:
     """Return the bytes written to the log, counted in blocks because the last file is sparse."""
     assert broker.store is not None, "a broker has a store"
-    files = (broker.store / "commitlog").glob("*")
+    folders = ("commitlog", "dledger-*/data")
+    files = (path for folder in folders for path in broker.store.glob(f"{folder}/*"))
     return sum(path.stat().st_blocks * BLOCK for path in files)

@@ -1,24 +1,36 @@
-"""Measure what the verbs of an upgrade read while the group is stopped, by the size of the store.
+"""Measure what the verbs of an upgrade read and write while the group is stopped, by the size of
+the store.
 
     python bench/stopped.py                              # 1 and 4 GiB of 1 KiB messages
     python bench/stopped.py --gigabytes 1,4,12 --work DIR
     python bench/stopped.py --gigabytes 0.1,0.4 --file-mib 16
 
-For each size, rmqload fills the classic store of a master through an rmqpy broker (closed cleanly;
-queue and index files have the default sizes), and a copy becomes its slave. Each verb runs in a
-process of its own, on both replicas: first as they are, then after ``prepare``. Before each run,
-the files of both stores are dropped from the page cache. The figures are those of the process:
+For each size there are two groups. Both logs are written by rmqload through an rmqpy broker, which
+is closed cleanly; queue and index files have the default sizes.
 
-=========  ==========================================================================
-read_mib   bytes that were read from the disk (read_bytes of /proc/PID/io)
-cpu_s      user and system time
-wall_s     elapsed time; the disk and the other load of the machine are in it
-rss_mib    the largest resident set, mapped pages of files included
-anon_mib   the anonymous memory at the end
-=========  ==========================================================================
+==========  ========================================================================
+classic     a master and its slave, which is a copy; for ``apply`` the slave is empty
+dledger     a DLedger group of one member, for ``leave`` and its ``rollback``
+==========  ========================================================================
 
-The output is one JSON line, and a table on stderr. ``--work`` names a folder that is kept, with the
-stores and the rows that have been measured: a run that was interrupted continues there.
+Each verb runs in a process of its own: first with stores as they are, then after ``prepare``.
+(What is never prepared is read by ``check``, ``plan``, ``switch``, and ``verify`` alike; only the
+first of them is measured.)
+Before each run, the files of the stores are dropped from the page cache. The figures are those of
+the process:
+
+==========  ==========================================================================
+read_mib    bytes that were read from the disk (read_bytes of /proc/PID/io)
+write_mib   bytes that were written (write_bytes)
+cpu_s       user and system time
+wall_s      elapsed time; the disk and the other load of the machine are in it
+rss_mib     the largest resident set, mapped pages of files included
+anon_mib    the anonymous memory at the end
+==========  ==========================================================================
+
+The output is one JSON line, and a table on stderr. ``--work`` names a folder in which the rows of a
+group are kept: a run that was interrupted continues with the next group. The stores of a group are
+removed when it is measured.
 """
 
 from __future__ import annotations
@@ -31,17 +43,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 from compare import build_generator
 from fill import Filling, filled
 
 from rmqpy.audit.facts.learned import learned_folder
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
-from rmqpy.testing.processes import BrokerSpec, RmqpySite
+from rmqpy.testing.processes import BrokerSpec, RmqpySite, dledger_settings
 
 MEMBERS: Final = ("n0", "n1")
 PEERS: Final = "n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913"
@@ -51,6 +62,7 @@ VERBS: Final = {
     "switch": f"switch --dry-run --peers {PEERS} --self-id n0=n0 --self-id n1=n1",
     "verify": "verify",
 }
+LEAVE: Final = "leave --role n0=ASYNC_MASTER --apply"
 CHILD: Final = """
 import json, os, resource, sys, time
 begin = time.monotonic()
@@ -63,6 +75,7 @@ with open(sys.argv[1], "w") as file:
     json.dump({
         "code": code,
         "read_mib": round(int(io["read_bytes"]) / 2**20, 1),
+        "write_mib": round(int(io["write_bytes"]) / 2**20, 1),
         "cpu_s": round(used.ru_utime + used.ru_stime, 2),
         "wall_s": round(time.monotonic() - begin, 2),
         "rss_mib": round(used.ru_maxrss / 1024),
@@ -79,8 +92,8 @@ class Shape:
     file_mib: int
 
 
-def fill(work: Path, gigabytes: float, shape: Shape) -> Path:
-    """Fill the store of a master, close it cleanly, and return it."""
+def fill(work: Path, gigabytes: float, shape: Shape, settings: dict[str, str]) -> Path:
+    """Fill the store of a broker, close it cleanly, and return it."""
     spec = BrokerSpec(
         port=free_port_block(BROKER_PORT_COUNT).broker_port,
         namesrv="127.0.0.1:9",
@@ -89,6 +102,7 @@ def fill(work: Path, gigabytes: float, shape: Shape) -> Path:
             "fileReservedTime": "480",
             "mappedFileSizeCommitLog": str(shape.file_mib << 20),
         },
+        settings=settings,
     )
     broker = RmqpySite(work).broker("broker", spec).start()
     filling = Filling(build_generator(work), gigabytes, shape.body_bytes, queues=8)
@@ -101,32 +115,58 @@ def fill(work: Path, gigabytes: float, shape: Shape) -> Path:
     return broker.store
 
 
-def make_group(work: Path, gigabytes: float, shape: Shape) -> None:
-    """Make the stores n0 and n1 below ``work``, and a broker.conf for each."""
-    if not (work / "n0").exists():
-        work.mkdir(parents=True, exist_ok=True)
-        shutil.move(fill(work, gigabytes, shape), work / "n0")
-        copy = ["cp", "-a", "--sparse=always", str(work / "n0"), str(work / "n1")]
-        subprocess.run(copy, check=True)
-    for number, name in enumerate(MEMBERS):
-        role = "SLAVE" if number else "ASYNC_MASTER"
-        lines = {
-            "brokerName": "bench",
-            "brokerId": number,
-            "brokerRole": role,
-            "listenPort": 40711 + 20 * number,
-            "storePathRootDir": work / name,
-            "storePathCommitLog": work / name / "commitlog",
-            "mappedFileSizeCommitLog": shape.file_mib << 20,
-        }
-        text = "".join(f"{key}={value}\n" for key, value in lines.items())
-        (work / f"{name}.conf").write_text(text)
+def write_conf(work: Path, number: int, shape: Shape, settings: dict[str, str]) -> None:
+    name = MEMBERS[number]
+    lines = {
+        "brokerName": "bench",
+        "brokerId": number,
+        "listenPort": 40711 + 20 * number,
+        "storePathRootDir": work / name,
+        "storePathCommitLog": work / name / "commitlog",
+        "mappedFileSizeCommitLog": shape.file_mib << 20,
+        **settings,
+    }
+    text = "".join(f"{key}={value}\n" for key, value in lines.items())
+    (work / f"{name}.conf").write_text(text)
+
+
+@frozen
+class Runner:
+    """Runs verbs on the members in ``work``, and notes their figures in ``rows``."""
+
+    work: Path
+    members: tuple[str, ...]
+    rows: dict[str, dict[str, Any]] = field(factory=dict)
+
+    def row(self, name: str, line: str) -> None:
+        """Run a verb of ``rmqpy upgrade`` in a process of its own, and note its figures."""
+        figures = self.rows[name] = self.run(line)
+        text = " ".join(f"{key} {value}" for key, value in figures.items() if key != "code")
+        print(f"{self.work.parent.name:>5}  {name:19} {text}", file=sys.stderr, flush=True)
+
+    def run(self, line: str) -> dict[str, Any]:
+        drop(self.work)
+        figures = self.work / "figures.json"
+        figures.unlink(missing_ok=True)
+        given = [] if line.startswith("rollback") else self.given()
+        command = [sys.executable, "-c", CHILD, str(figures), "upgrade", *line.split(), *given]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.work)
+        if not figures.exists():
+            raise SystemExit(f"{line}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(figures.read_text())
+        if found["code"]:
+            raise SystemExit(f"{line}: exit code {found['code']}: {done.stdout}{done.stderr}")
+        return found
+
+    def given(self) -> list[str]:
+        confs = [each for name in self.members for each in ("-c", f"{name}={name}.conf")]
+        return [*(f"{name}={self.work / name}" for name in self.members), *confs]
 
 
 def drop(work: Path) -> None:
-    """Drop the files of both stores from the page cache."""
+    """Drop the files of all stores from the page cache."""
     os.sync()
-    for path in (each for name in MEMBERS for each in (work / name).rglob("*")):
+    for path in work.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
             try:
@@ -135,39 +175,62 @@ def drop(work: Path) -> None:
                 os.close(fd)
 
 
-def measured(work: Path, line: str) -> dict[str, Any]:
-    """Run a verb of ``rmqpy upgrade`` in a process of its own, and return its figures."""
-    drop(work)
-    figures = work / "figures.json"
-    figures.unlink(missing_ok=True)
-    given = [f"{name}={work / name}" for name in MEMBERS]
-    for name in MEMBERS:
-        given += ["-c", f"{name}={work / name}.conf"]
-    command = [sys.executable, "-c", CHILD, str(figures), "upgrade", *line.split(), *given]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not figures.exists():
-        raise SystemExit(f"{line}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(figures.read_text())
-    if found["code"]:
-        raise SystemExit(f"{line}: exit code {found['code']}: {done.stdout[-2000:]}")
-    return found
+def measure_classic(work: Path, gigabytes: float, shape: Shape) -> dict[str, dict[str, Any]]:
+    """Measure the verbs of the way to DLedger."""
+    shutil.move(fill(work, gigabytes, shape, {}), work / "n0")
+    copy = ["cp", "-a", "--sparse=always", str(work / "n0"), str(work / "n1")]
+    subprocess.run(copy, check=True)
+    write_conf(work, 0, shape, {"brokerRole": "ASYNC_MASTER"})
+    write_conf(work, 1, shape, {"brokerRole": "SLAVE"})
+    runner = Runner(work, MEMBERS)
+    runner.row("check, all read", VERBS["check"])
+    runner.row("prepare", "prepare --rate 0")
+    for name, line in VERBS.items():
+        runner.row(f"{name}, prepared", line)
+    for state in ("all read", "prepared"):
+        shutil.rmtree(work / "n1")
+        (work / "n1").mkdir()
+        if state == "prepared":
+            runner.row("prepare, n1 empty", "prepare --rate 0")
+        else:
+            shutil.rmtree(learned_folder(str(work / "n0")))
+        runner.run("plan --out plan.json")
+        runner.row(f"apply, {state}", "apply --plan plan.json --node n1")
+    return runner.rows
 
 
-def rows_of(work: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of one size; those that were measured before are not measured again."""
-    kept = work / "rows.json"
-    known: dict[str, dict[str, Any]] = json.loads(kept.read_text()) if kept.exists() else {}
-    if not known:
-        for name in MEMBERS:
-            shutil.rmtree(learned_folder(str(work / name)), ignore_errors=True)
-    lines = {f"{name}, all read": line for name, line in VERBS.items()}
-    lines["prepare"] = "prepare --rate 0"
-    lines |= {f"{name}, prepared": line for name, line in VERBS.items()}
-    for name, line in lines.items():
-        if name not in known:
-            known[name] = measured(work, line)
-            kept.write_text(json.dumps(known))
-        yield name, known[name]
+def measure_dledger(work: Path, gigabytes: float, shape: Shape) -> dict[str, dict[str, Any]]:
+    """Measure the way back of a group of one member, and its rollback."""
+    ports = free_port_block(1)
+    settings = dledger_settings("bench", ports.first)
+    shutil.move(fill(work, gigabytes, shape, settings), work / "n0")
+    write_conf(work, 0, shape, settings)
+    runner = Runner(work, ("n0",))
+    for state in ("all read", "prepared"):
+        if state == "prepared":
+            runner.row("prepare --leave", "prepare --leave --rate 0")
+        runner.row(f"leave, {state}", LEAVE)
+        runner.row(f"rollback, {state}", "rollback n0")
+    return runner.rows
+
+
+GROUPS: Final = {"classic": measure_classic, "dledger": measure_dledger}
+
+
+def rows_of(base: Path, size: str, shape: Shape) -> dict[str, dict[str, Any]]:
+    """Return the rows of one size; groups that were measured before are not measured again."""
+    rows: dict[str, dict[str, Any]] = {}
+    for group, measure in GROUPS.items():
+        kept = base / f"{size}-{group}.json"
+        if not kept.exists():
+            work = base / size / group
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(parents=True)
+            found = measure(work, float(size), shape)
+            shutil.rmtree(work)
+            kept.write_text(json.dumps(found))
+        rows |= json.loads(kept.read_text())
+    return rows
 
 
 def machine() -> dict[str, Any]:
@@ -188,20 +251,16 @@ def main() -> int:
     parser.add_argument("--gigabytes", default="1,4", help="sizes of the log, default 1,4")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body, default 1024")
     parser.add_argument("--file-mib", type=int, default=1024, help="MiB of a log file")
-    parser.add_argument("--work", type=Path, help="folder for the stores, which is kept")
+    parser.add_argument(
+        "--work", type=Path, help="folder for the stores and the rows, which is kept"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqpy-stopped-") as temporary:
         base = options.work or Path(temporary)
         shape = Shape(options.size, options.file_mib)
         result: dict[str, Any] = {"machine": machine(), **asdict(shape), "sizes": {}}
         for size in options.gigabytes.split(","):
-            work = base / f"{size}g"
-            make_group(work, float(size), shape)
-            rows = result["sizes"][size] = {}
-            for name, figures in rows_of(work):
-                rows[name] = figures
-                text = " ".join(f"{key} {value}" for key, value in figures.items())
-                print(f"{size:>4} GiB  {name:18} {text}", file=sys.stderr, flush=True)
+            result["sizes"][size] = rows_of(base, size, shape)
         print(json.dumps(result))
     return 0
 

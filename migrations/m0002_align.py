@@ -310,6 +310,7 @@ class _AlignPlanner:
             index=bases["index"],
             config=f"{self.root}/config",
             from_offset=from_offset,
+            staged=staged_end is not None,
         )
         for name, folder in paths.items():
             if name in existing:

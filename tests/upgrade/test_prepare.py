@@ -370,3 +370,50 @@ def test_a_twin_that_changes_after_the_plan_is_refused(joined: Path, run: RunUpg
     assert code == 2
     assert "plan again" in text
     assert content_of(joined / "n0") == before
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(folder)): path.stat().st_ino
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def sealed_below(folder: Path) -> dict[str, int]:
+    """Return the inodes of the files to which nothing is added: all but the last of each folder."""
+    found = inodes(folder)
+    last = {name.rpartition("/")[0]: name for name in sorted(found)}
+    return {name: inode for name, inode in found.items() if name not in last.values()}
+
+
+def check_moved(staged: dict[str, int], store: Path) -> None:
+    """Check that staged queues and index have become those of the store, and are known."""
+    assert staged
+    assert staged.items() <= inodes(store).items(), "moved, not copied"
+    known = opened_learned(store)
+    for name in staged:
+        part = "units" if name.startswith("consumequeue/") else "index"
+        assert known.known(str(store / name), part) is not None, name
+
+
+@pytest.mark.slow
+def test_queues_and_index_are_moved_from_the_stage_and_back(joined: Path, run: RunUpgrade) -> None:
+    run(f"prepare {GROUP} --rate 0 --leave")
+    stage = joined / "n0/rmqpy/upgrade/stage/twins-derived"
+    staged = sealed_below(stage)
+    before = {name: path for name, path in inodes(stage).items() if name != "finished"}
+    assert run(f"leave {GROUP} {ROLES} --apply")[0] == 0
+    check_moved(staged, joined / "n0")
+    assert run("rollback n0")[0] == 0
+    assert before.items() <= inodes(stage).items()
+
+
+@pytest.mark.slow
+def test_an_empty_member_gets_queues_and_index_from_its_stage(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    run(f"prepare {GROUP} --rate 0")
+    staged = sealed_below(lagging / "n2/rmqpy/upgrade/stage/log-derived")
+    filled_member(lagging, run)
+    check_moved(staged, lagging / "n2")

@@ -20,7 +20,7 @@ from rmqpy.codec.units import index_entry_position
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 
-__all__ = ["DerivedFiles"]
+__all__ = ["EVERYWHERE", "DerivedFiles"]
 
 EVERYWHERE: Final = (0, (1 << 63) - 1)
 _MASK64: Final = (1 << 64) - 1
@@ -46,6 +46,11 @@ class DerivedFiles:
             (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue.segments
             for queue in self.directory.queues
         }
+
+    def learn_queues(self, log_file_size: int) -> None:
+        """Learn the sums of all sealed queue files."""
+        for segments in self._queues.values():
+            self._row_sums(segments, layout.QUEUE_UNIT_SIZE, log_file_size)
 
     def has_units(self, queue: QueueTally, number: int, log_file_size: int) -> bool:
         """Return whether a queue's units of log file ``number`` are exactly those of its messages.

@@ -10,22 +10,25 @@ is checked where the results of the files are merged, as in any audit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, Protocol
 
 from attrs import define, evolve
 
-from rmqpy.audit.checks.derived_files import DerivedFiles
+from rmqpy.audit.checks.derived_files import EVERYWHERE, DerivedFiles
+from rmqpy.audit.checks.key_check import open_index
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums
 from rmqpy.audit.facts.learned import MD5, RANGE, Learned
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.range_json import copy_of, decode_result, encode_result, whole_file
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 
-__all__ = ["LearnedRunner", "RangeRunner", "learn_log_file"]
+__all__ = ["LearnedRunner", "RangeRunner", "learn_derived_files", "learn_log_file"]
 
 
 class RangeRunner(Protocol):
@@ -184,3 +187,27 @@ def learn_log_file(files: FileSystem, learned: Learned, work: WorkRange) -> Rang
         value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
         learned.keep(work.path, RANGE, value, identity)
     return whole
+
+
+def learn_derived_files(
+    files: FileSystem,
+    learned: Learned,
+    folder: str,
+    settings: StoreSettings,
+    sleep: Callable[[float], None],
+) -> None:
+    """Learn the sums of the sealed queue and index files in ``folder``, which this process has just
+    written and which are not in their place yet.
+    """
+    directory = read_directory(files, folder)
+    derived = DerivedFiles.of(files, directory, learned)
+    for path in derived.sealed:
+        learned.settled(path, sleep)
+    log_file_size = settings.mapped_file_size_commit_log
+    derived.learn_queues(log_file_size)
+    tables, _ = open_index(files, directory, settings)
+    for table in tables:
+        path = f"{directory.root}/{table.file}"
+        if path in derived.sealed:
+            walk = table.slot_count, table.entry_end
+            derived.walk_index(path, table.view, walk, EVERYWHERE, log_file_size)

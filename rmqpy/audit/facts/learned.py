@@ -235,6 +235,12 @@ class Learned:
             if identity[:3] == tuple(entry["identity"][:3]):
                 self._write(path, entry["part"], entry["value"], identity, entry["ms"])
 
+    def files_below(self, folder: str) -> list[str]:
+        """Return the paths of the files in a folder about which something was learned."""
+        base = f"{self.folder}/{self._relative(folder).lstrip('/')}"
+        places = _files_below(self.files, base)
+        return sorted({folder + each.removeprefix(base).rpartition(".")[0] for each in places})
+
     @property
     def age(self) -> ProofAge:
         learned = {path: each for path, each in self._used.items() if path not in self._read}

@@ -11,7 +11,7 @@ def copy_file(files: FileSystem, source: str, target: str) -> None:
     files.unlink(target)
     copy = files.open(target, size=original.size)
     try:
-        for position in range(0, original.size, CHUNK):
+        for position in range(0, original.data_end(0), CHUNK):
             data = bytes(original.view[position : position + CHUNK])
             if any(data):
                 copy.write(position, data)

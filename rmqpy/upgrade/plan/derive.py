@@ -5,6 +5,10 @@ for older messages remain, including those of topics that have been deleted sinc
 they are built from the log alone, because the queues of a slave that received only the last files
 begin with blank units. Index files that end below the offset are copied; the rest is rebuilt. The
 broker's own dispatch does the work.
+
+What waits on the stage (:mod:`rmqpy.upgrade.plan.stage`) was built for the plan. Files there to
+which nothing is added any more, all but the last of each folder, are moved and not copied: what is
+left to do does not depend on the size of the store. :func:`give_back` returns them.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.upgrade.plan.copying import copy_file, copy_tree
-from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.node_context import NodeContext, tree_files
+from rmqpy.upgrade.plan.stage import learned_of
 
 FINISHED = "finished"
 QUEUES = "consumequeue"
@@ -37,7 +42,8 @@ INDEX = "index"
 class DerivedPaths:
     """The folders of a build: ``target`` receives both results, the others belong to the store.
 
-    ``commit_log`` may be several folders, with a comma between them.
+    ``commit_log`` may be several folders, with a comma between them. With ``staged``, ``queues``
+    and ``index`` are on the stage.
     """
 
     target: str
@@ -45,6 +51,12 @@ class DerivedPaths:
     queues: str
     index: str
     config: str
+    staged: bool = False
+
+    @property
+    def bases(self) -> tuple[tuple[str, str], ...]:
+        """The folders that the build starts with, each with its place in the result."""
+        return (self.queues, f"{self.target}/{QUEUES}"), (self.index, f"{self.target}/{INDEX}")
 
 
 def is_finished(files: FileSystem, target: str) -> bool:
@@ -57,6 +69,9 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
     target = folders.target
     files.make_dirs(f"{target}/{QUEUES}")
     files.make_dirs(f"{target}/{INDEX}")
+    if folders.staged:
+        for source, place in folders.bases:
+            _take(context, source, place)
     if from_offset > 0:
         copy_tree(files, folders.queues, f"{target}/{QUEUES}")
     _copy_index(files, folders.index, f"{target}/{INDEX}", from_offset)
@@ -85,6 +100,57 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
         log_files.close()
     _keep_times(files, folders.queues, f"{target}/{QUEUES}")
     files.replace_bytes(f"{target}/{FINISHED}", json.dumps({"at_ms": stored_ms}).encode())
+
+
+def give_back(context: NodeContext, folders: DerivedPaths) -> None:
+    """Return to the stage what :func:`build` has taken from it, also after a kill."""
+    for source, place in folders.bases:
+        _give_back(context, source, place)
+
+
+def copied(files: FileSystem, folders: DerivedPaths) -> list[str]:
+    """Return the paths of the files that a build copies."""
+    paths = [path for source, _ in folders.bases for path in tree_files(files, source)]
+    if not folders.staged:
+        return paths
+    return list({path.rpartition("/")[0]: path for path in paths}.values())
+
+
+def _take(context: NodeContext, source: str, place: str) -> None:
+    """Move all files of each folder except the last, which stays as the mark of those before."""
+    files = context.files
+    names = files.list_dir(source)
+    for name in names:
+        if files.is_dir(f"{source}/{name}"):
+            _take(context, f"{source}/{name}", f"{place}/{name}")
+    _move_all(context, source, place, [n for n in names[:-1] if not files.is_dir(f"{source}/{n}")])
+
+
+def _give_back(context: NodeContext, source: str, place: str) -> None:
+    files = context.files
+    left = files.list_dir(source)
+    names = files.list_dir(place)
+    for name in names:
+        if files.is_dir(f"{place}/{name}"):
+            _give_back(context, f"{source}/{name}", f"{place}/{name}")
+    taken = [name for name in names if left and name < left[0]]
+    _move_all(context, place, source, [n for n in taken if not files.is_dir(f"{place}/{n}")])
+
+
+def _move_all(context: NodeContext, source: str, place: str, names: list[str]) -> None:
+    """Move files, durably and with what was learned about them."""
+    if not names:
+        return
+    files, learned = context.files, learned_of(context)
+    files.make_dirs(place)
+    for name in names:
+        path, moved = f"{source}/{name}", f"{place}/{name}"
+        entries = learned.parts_of(path) if learned is not None else []
+        files.rename(path, moved)
+        if learned is not None:
+            learned.carry_over(entries, moved)
+    files.sync_dir(place)
+    files.sync_dir(source)
 
 
 def _number_at(log_files: MappedFiles, offset: int) -> int:

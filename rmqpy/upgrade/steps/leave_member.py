@@ -257,7 +257,8 @@ class _LeavePlanner:
         files, paths, keep = self.context.files, self._paths, self.keep_folder
         built = f"{keep}/derived"
         present = paths.consume_queue, paths.index, self.ledger.base_offset
-        queues, index, from_offset = derived_base(self.context, twins) or present
+        base = derived_base(self.context, twins)
+        queues, index, from_offset = base or present
         ops: list[Op] = [
             Derive(
                 path=built,
@@ -266,6 +267,7 @@ class _LeavePlanner:
                 index=index,
                 config=paths.config,
                 from_offset=from_offset,
+                staged=base is not None,
             )
         ]
         for name, folder in (("consumequeue", paths.consume_queue), ("index", paths.index)):

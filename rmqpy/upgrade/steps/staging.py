@@ -9,7 +9,7 @@ import hashlib
 
 from attrs import define
 
-from rmqpy.audit.checks.learned_runner import learn_log_file
+from rmqpy.audit.checks.learned_runner import learn_derived_files, learn_log_file
 from rmqpy.audit.facts.learned import MD5, Learned
 from rmqpy.audit.replicas.manifest import FileMd5, LogFileDigest
 from rmqpy.audit.scan.ranges import WorkRange
@@ -19,13 +19,14 @@ from rmqpy.store.files.mapped_files import file_name
 from rmqpy.upgrade.checks.log_comparison import classic_log
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 from rmqpy.upgrade.plan import derive
+from rmqpy.upgrade.plan.derive import DerivedPaths
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.stage import LOG, Stage, learned_of
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
 
-__all__ = ["COPY_BYTES", "log_sums", "stage_log", "work_of"]
+__all__ = ["COPY_BYTES", "build_staged", "log_sums", "stage_log", "work_of"]
 
 COPY_BYTES = 4 << 20
 """The number of bytes that are copied at a time."""
@@ -75,7 +76,7 @@ def stage_log(context: PlanContext, replica: LocalReplica, pace: Pace) -> int:
     if not wanted or classic_log(replica).files:
         stage.clear_derived()
     elif total:
-        _derive(node, stage, log_sums(source.survey()))
+        _derive(node, stage, log_sums(source.survey()), pace)
     return total
 
 
@@ -158,15 +159,25 @@ def work_of(path: str, first_offset: int, size: int) -> WorkRange:
     )
 
 
-def _derive(node: NodeContext, stage: Stage, sums: dict[str, str]) -> None:
+def build_staged(
+    node: NodeContext, stage: Stage, places: DerivedPaths, from_offset: int, pace: Pace
+) -> None:
+    """Build queues and index on the stage, and learn their sums."""
+    stage.clear_derived()
+    derive.build(node, places, from_offset)
+    learned = learned_of(node)
+    assert learned is not None, "prepare has created the folder"
+    learn_derived_files(node.files, learned, stage.derived, node.settings, pace.sleep)
+
+
+def _derive(node: NodeContext, stage: Stage, sums: dict[str, str], pace: Pace) -> None:
     """Build the queues and the index of the files on the stage, unless they are built."""
     names = stage.names
     last = int(names[-1])
     end = last + node.files.size_of(stage.path(names[-1]))
     if stage.derived_end(sums) == end:
         return
-    stage.clear_derived()
     nowhere = f"{stage.base}/none"
-    places = derive.DerivedPaths(stage.derived, stage.folder, nowhere, nowhere, nowhere)
-    derive.build(node, places, 0)
+    places = DerivedPaths(stage.derived, stage.folder, nowhere, nowhere, nowhere)
+    build_staged(node, stage, places, 0, pace)
     stage.note_derived(end, {name: sums[name] for name in names})

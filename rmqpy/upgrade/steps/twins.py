@@ -20,7 +20,7 @@ from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.reframe import DataFile, edits_of, pieces_of
 from rmqpy.upgrade.plan.stage import TWINS, Stage, learned_of
-from rmqpy.upgrade.steps.staging import work_of
+from rmqpy.upgrade.steps.staging import build_staged, work_of
 
 __all__ = ["derived_base", "known_ledger", "stage_twins", "twin_of"]
 
@@ -55,7 +55,7 @@ def stage_twins(node: NodeContext, ledger: Ledger, pace: Pace) -> int:
         twins[each.base_offset] = md5
         total += each.size
     if twins:
-        _derive(node, stage, twins)
+        _derive(node, stage, twins, pace)
     return total
 
 
@@ -121,19 +121,18 @@ def _make(
     return md5
 
 
-def _derive(node: NodeContext, stage: Stage, twins: dict[int, str]) -> None:
+def _derive(node: NodeContext, stage: Stage, twins: dict[int, str], pace: Pace) -> None:
     """Build the queues and the index of all messages up to the end of the twins."""
     paths = StorePaths.from_settings(node.settings)
     end = max(twins) + node.settings.mapped_file_size_commit_log
     sums = {file_name(offset): md5 for offset, md5 in twins.items()}
     if stage.derived_end(sums) == end:
         return
-    stage.clear_derived()
     logs = f"{paths.commit_log},{stage.folder}"
     places = derive.DerivedPaths(
         stage.derived, logs, paths.consume_queue, paths.index, paths.config
     )
-    derive.build(node, places, min(twins))
+    build_staged(node, stage, places, min(twins), pace)
     stage.note_derived(end, sums)
 
 

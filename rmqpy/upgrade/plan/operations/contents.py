@@ -70,7 +70,8 @@ class Derive(Op):
     """Consume queues and key index, built below ``path``.
 
     From ``from_offset`` on they are built from the log; below it they are copied from the old ones
-    at ``queues`` and ``index``.
+    at ``queues`` and ``index``. With ``staged``, these were built for the plan and wait on the
+    stage: most of their files are moved.
     """
 
     kind: ClassVar[str] = "derive"
@@ -79,10 +80,17 @@ class Derive(Op):
     index: str
     config: str
     from_offset: int
+    staged: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, self.commit_log, self.queues, self.index, self.config)
+
+    @property
+    def _folders(self) -> derive.DerivedPaths:
+        return derive.DerivedPaths(
+            self.path, self.commit_log, self.queues, self.index, self.config, self.staged
+        )
 
     def state(self, context: NodeContext) -> OpState:
         if not context.files.exists(self.path):
@@ -91,11 +99,11 @@ class Derive(Op):
         return OpState.AFTER if derive.is_finished(context.files, self.path) else OpState.OTHER
 
     def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
-        """Return the size of the old queues and index, and a share of the log from which new ones
-        are built.
+        """Return the size of the queues and index that are copied, and a share of the log from
+        which new ones are built.
         """
         files = context.files
-        kept = [*tree_files(files, self.queues), *tree_files(files, self.index)]
+        kept = derive.copied(files, self._folders)
         log = [
             path
             for path in tree_files(files, self.commit_log)
@@ -105,14 +113,13 @@ class Derive(Op):
         return [(self.path, built + sum(data_bytes(files, path) for path in kept))]
 
     def perform(self, context: NodeContext) -> None:
-        places = derive.DerivedPaths(
-            self.path, self.commit_log, self.queues, self.index, self.config
-        )
-        derive.build(context, places, self.from_offset)
+        derive.build(context, self._folders, self.from_offset)
 
     def resume(self, context: NodeContext, undo_path: str) -> None:
         if self.state(context) is not OpState.AFTER:
-            context.files.remove_tree(self.path)
+            self.revert(context, undo_path)
 
     def revert(self, context: NodeContext, undo_path: str) -> None:
+        if self.staged:
+            derive.give_back(context, self._folders)
         context.files.remove_tree(self.path)

@@ -232,8 +232,11 @@ def _move(context: NodeContext, old: str, new: str) -> None:
     files = context.files
     folder = new.rpartition("/")[0]
     files.make_dirs(folder)
-    learned = None if files.is_dir(old) else learned_of(context)
-    entries = learned.parts_of(old) if learned is not None else []
+    learned = learned_of(context)
+    entries = {}
+    if learned is not None:
+        paths = learned.files_below(old) if files.is_dir(old) else [old]
+        entries = {new + path.removeprefix(old): learned.parts_of(path) for path in paths}
     try:
         files.rename(old, new)
     except OSError as error:
@@ -243,7 +246,8 @@ def _move(context: NodeContext, old: str, new: str) -> None:
     files.sync_dir(folder)
     files.sync_dir(old.rpartition("/")[0])
     if learned is not None:
-        learned.carry_over(entries, new)
+        for path, parts in entries.items():
+            learned.carry_over(parts, path)
 
 
 def _copy_over(context: NodeContext, old: str, new: str) -> None:
