@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.store import StoreRig
 from why.conftest import LiveBroker, Ran
 
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.why.gathering.start import start_of_directory
 from rmqpy.why.questions.slow_start import StartFacts, explain_slow_start
+from rmqpy.why.sources.directory import StoreDirectorySource
 
 GIB = 1 << 30
 
@@ -55,8 +59,30 @@ def test_the_most_work_comes_first() -> None:
 
 def test_many_mapped_files_near_the_limit_are_named() -> None:
     text = explain_slow_start(facts(queue_files=60_000, map_limit=65_530)).causes[0]
-    assert "a start fails when the limit of mappings is reached" in text.text
-    assert text.next[-1].startswith("sysctl vm.max_map_count")
+    assert "Java keeps all of them mapped: its start fails when the limit of mappings" in text.text
+    assert text.next[-1].startswith("for Java: sysctl vm.max_map_count")
+
+
+def test_the_time_of_reading_is_given_if_it_is_known() -> None:
+    known = facts(clean=False, scan_java=3 * GIB, scan_rmqpy=1 << 20, bytes_per_second=1 << 26)
+    answer = explain_slow_start(known)
+    expected = "(by Java 3.0 GiB, 48 s; by rmqpy 1.0 MiB, less than 1 s)"
+    assert expected in answer.causes[0].text
+    assert ("reading", "64.0 MiB a second, measured now") in answer.facts
+    unknown = explain_slow_start(facts(clean=False, scan_java=3 * GIB))
+    assert "by Java 3.0 GiB;" in unknown.causes[0].text
+
+
+def test_the_rate_is_measured_at_the_end_of_the_log(tmp_path: Path) -> None:
+    rig = StoreRig(OsFileSystem(), str(tmp_path), changes=dict(mapped_file_size_commit_log=8 << 20))
+    store = rig.open()
+    for number in range(50):
+        rig.put(store, number, body=bytes(100_000))
+    store.shutdown()
+    times = iter((10.0, 12.0))
+    source = StoreDirectorySource(OsFileSystem(), str(tmp_path))
+    found = start_of_directory(source, 0, lambda: next(times))
+    assert found.bytes_per_second == found.log_end / 2
 
 
 # -- stores of Java

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 from rmqpy.audit.facts.facts import LogFacts, StoreFacts, TailKind
@@ -22,7 +25,15 @@ __all__ = ["start_of_broker", "start_of_directory"]
 MAP_LIMIT = Path("/proc/sys/vm/max_map_count")
 
 
-def start_of_directory(source: StoreDirectorySource, now_ms: int) -> StartFacts:
+SAMPLE_BYTES = 32 << 20
+"""The number of bytes before the end of the log of which the reading is timed."""
+SAMPLE_BYTES_MIN = 4 << 20
+
+
+def start_of_directory(
+    source: StoreDirectorySource, now_ms: int, now_s: Callable[[], float] = time.perf_counter
+) -> StartFacts:
+    """Read a directory; ``now_s`` times how fast the end of its log can be read."""
     directory, files = source.directory, source.files
     settings, settings_from = source.settings()
     store = source.configuration.store if source.configuration is not None else None
@@ -80,7 +91,27 @@ def start_of_directory(source: StoreDirectorySource, now_ms: int) -> StartFacts:
         unfinished=_unfinished(source),
         map_limit=_map_limit(),
         now_ms=now_ms,
+        bytes_per_second=_reading_rate(source, log, end, now_s) if log is not None else 0,
     )
+
+
+def _reading_rate(
+    source: StoreDirectorySource, log: LogSegments, end: int, now_s: Callable[[], float]
+) -> float:
+    """Return the bytes per second at which the last file with messages can be read and checked, or
+    0 if it has too few bytes.
+    """
+    found = log.file_at(end - 1)
+    if found is None or end - found.first_offset < SAMPLE_BYTES_MIN:
+        return 0
+    stop = end - found.first_offset
+    file = source.files.open_readonly(found.path)
+    try:
+        begin_s = now_s()
+        zlib.crc32(file.view[max(0, stop - SAMPLE_BYTES) : stop])
+        return min(stop, SAMPLE_BYTES) / max(now_s() - begin_s, 1e-9)
+    finally:
+        file.close()
 
 
 def _safe_file(source: StoreDirectorySource, log: LogSegments, safe_ms: int) -> int:

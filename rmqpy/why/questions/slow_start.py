@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define
 
-from rmqpy.model.text import format_bytes
+from rmqpy.model.text import format_bytes, format_duration
 from rmqpy.why.answer import (
     Answer,
     Cause,
@@ -39,6 +39,7 @@ class StartFacts:
     on; ``dispatch_java`` and ``dispatch_rmqpy`` are those from which queues and index are derived
     again. ``behind_bytes`` is what a running broker still has to dispatch (-1: not running or
     unknown). ``lost_index_bytes`` are index files that are deleted and built again.
+    ``bytes_per_second`` is the rate at which the end of the log was just read (0: unknown).
     """
 
     subject: str
@@ -73,6 +74,15 @@ class StartFacts:
     behind_bytes: int = -1
     booted_ms: int = -1
     now_ms: int = 0
+    bytes_per_second: float = 0
+
+    def work(self, count: int) -> str:
+        """Return a number of bytes, with the time that reading them takes if it is known."""
+        text = format_bytes(count)
+        if not self.bytes_per_second or not count:
+            return text
+        seconds = count / self.bytes_per_second
+        return f"{text}, {format_duration(seconds) if seconds >= 1 else 'less than 1 s'}"
 
     def is_on(self, key: str) -> bool:
         return self.settings.get(key) == "true"
@@ -123,7 +133,7 @@ def _sized(facts: StartFacts) -> Iterator[tuple[int, Cause]]:
         yield (
             facts.scan_java,
             proven(
-                f"the last three files of the log are read: {format_bytes(facts.scan_java)}",
+                f"the last three files of the log are read: {facts.work(facts.scan_java)}",
                 f"mappedFileSizeCommitLog={facts.settings.get('mappedFileSizeCommitLog')}"
                 f" ({facts.settings_from})",
                 f"checkCRCOnRecover={facts.settings.get('checkCRCOnRecover')}",
@@ -137,6 +147,7 @@ def _sized(facts: StartFacts) -> Iterator[tuple[int, Cause]]:
                 f"the consume queues end {format_bytes(dispatched)} before the log: a start derives"
                 " the rest from the log",
                 f"the log ends at offset {facts.log_end}",
+                f"to read: {facts.work(dispatched)}",
                 next=(_fsck(facts),),
             ),
         )
@@ -187,10 +198,10 @@ def _unclean(facts: StartFacts) -> Cause:
         evidence.append(f"Java reads from {facts.scan_java_file} on")
     if facts.recovery_point >= 0:
         evidence.append(f"rmqpy/recovery-point: offset {facts.recovery_point}")
-    java, ours = format_bytes(facts.scan_java), format_bytes(facts.scan_rmqpy)
+    java, ours = facts.work(facts.scan_java), facts.work(facts.scan_rmqpy)
     return proven(
-        f"the last stop was unclean: the log is read from a safe point on ({java} by Java, {ours}"
-        " by rmqpy), and consume queues are derived from that part again",
+        f"the last stop was unclean: the log is read from a safe point on (by Java {java}; by"
+        f" rmqpy {ours}), and consume queues are derived from that part again",
         *evidence,
         next=(
             "stop brokers with SIGTERM and wait; give service managers a stop time-out of minutes",
@@ -201,14 +212,15 @@ def _unclean(facts: StartFacts) -> Cause:
 def _many_files(facts: StartFacts) -> Cause:
     limit = f"vm.max_map_count={facts.map_limit}" if facts.map_limit >= 0 else ""
     close = facts.map_limit >= 0 and facts.queue_files * 10 > facts.map_limit * 8
-    warning = "; a start fails when the limit of mappings is reached" if close else ""
+    warning = ": its start fails when the limit of mappings is reached" if close else ""
     return proven(
-        f"{facts.queue_files} consume queue files of {facts.queue_count} queues are opened, mapped,"
-        f" and checked one by one{warning}",
+        f"{facts.queue_files} consume queue files of {facts.queue_count} queues are opened and"
+        " checked one by one; rmqpy closes each again until its queue is used, Java keeps all of"
+        f" them mapped{warning}",
         *filter(None, (limit,)),
         next=(
             "rmqpy admin cleanUnusedTopic and deleteTopic remove queues that nobody uses",
-            "sysctl vm.max_map_count=655360" if close else "fewer queues per topic",
+            "for Java: sysctl vm.max_map_count=655360" if close else "fewer queues per topic",
         ),
     )
 
@@ -243,9 +255,11 @@ def _facts(facts: StartFacts) -> Iterator[tuple[str, str]]:
     yield "log", f"{facts.mode}, {format_bytes(facts.log_bytes)}, ends at offset {facts.log_end}"
     stop = "clean" if facts.clean else "unclean (abort exists)"
     yield "last stop", "a broker runs on the directory" if facts.running else stop
-    java = f"{format_bytes(facts.scan_java)} read, {format_bytes(facts.dispatch_java)} dispatched"
-    ours = f"{format_bytes(facts.scan_rmqpy)} read, {format_bytes(facts.dispatch_rmqpy)} dispatched"
+    java = f"{format_bytes(facts.dispatch_java)} dispatched, {facts.work(facts.scan_java)} read"
+    ours = f"{format_bytes(facts.dispatch_rmqpy)} dispatched, {facts.work(facts.scan_rmqpy)} read"
     yield "next start", f"Java 4.9: {java}; rmqpy: {ours}"
+    if facts.bytes_per_second:
+        yield "reading", f"{format_bytes(round(facts.bytes_per_second))} a second, measured now"
     queues = count_text(facts.queue_files, "file")
     yield "consume queues", f"{queues} of {count_text(facts.queue_count, 'queue')}"
     yield "key index", f"{count_text(facts.index_files, 'file')}, {format_bytes(facts.index_bytes)}"
@@ -265,7 +279,10 @@ def _ruled_out(facts: StartFacts) -> Iterator[str]:
 
 
 def _not_examined(facts: StartFacts) -> Iterator[str]:
-    yield "the speed of the disk, and what of the files the page cache still has"
+    if not facts.bytes_per_second:
+        yield "how long reading takes: there is too little of the log to measure it"
+    else:
+        yield "what of the files leaves the page cache until the start, and how long dispatch takes"
     if facts.is_live:
         yield "the directory: what the next start has to read; run this on it"
     elif facts.settings_from == "default":
