@@ -16,8 +16,9 @@ dledger     a DLedger group of one member, for ``leave`` and its ``rollback``
 Each verb runs in a process of its own: first with stores as they are, then after ``prepare``.
 (What is never prepared is read by ``check``, ``plan``, ``switch``, and ``verify`` alike; only the
 first of them is measured.)
-Before each run, the files of the stores are dropped from the page cache. The figures are those of
-the process:
+Before each run except those of ``prepare``, the files of the stores are dropped from the page
+cache. ``--prepared-only`` leaves the runs without ``prepare`` out. The figures are those of the
+process:
 
 ==========  ==========================================================================
 read_mib    bytes that were read from the disk (read_bytes of /proc/PID/io)
@@ -86,10 +87,15 @@ with open(sys.argv[1], "w") as file:
 
 @frozen
 class Shape:
-    """The shape of the stores: bytes of a body, and MiB of a log file."""
+    """The shape of the stores: bytes of a body, and MiB of a log file; and what is measured."""
 
     body_bytes: int
     file_mib: int
+    prepared_only: bool
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("prepared",) if self.prepared_only else ("all read", "prepared")
 
 
 def fill(work: Path, gigabytes: float, shape: Shape, settings: dict[str, str]) -> Path:
@@ -145,7 +151,8 @@ class Runner:
         print(f"{self.work.parent.name:>5}  {name:19} {text}", file=sys.stderr, flush=True)
 
     def run(self, line: str) -> dict[str, Any]:
-        drop(self.work)
+        if not line.startswith("prepare"):
+            drop(self.work)
         figures = self.work / "figures.json"
         figures.unlink(missing_ok=True)
         given = [] if line.startswith("rollback") else self.given()
@@ -183,11 +190,12 @@ def measure_classic(work: Path, gigabytes: float, shape: Shape) -> dict[str, dic
     write_conf(work, 0, shape, {"brokerRole": "ASYNC_MASTER"})
     write_conf(work, 1, shape, {"brokerRole": "SLAVE"})
     runner = Runner(work, MEMBERS)
-    runner.row("check, all read", VERBS["check"])
+    if not shape.prepared_only:
+        runner.row("check, all read", VERBS["check"])
     runner.row("prepare", "prepare --rate 0")
     for name, line in VERBS.items():
         runner.row(f"{name}, prepared", line)
-    for state in ("all read", "prepared"):
+    for state in shape.states:
         shutil.rmtree(work / "n1")
         (work / "n1").mkdir()
         if state == "prepared":
@@ -206,7 +214,7 @@ def measure_dledger(work: Path, gigabytes: float, shape: Shape) -> dict[str, dic
     shutil.move(fill(work, gigabytes, shape, settings), work / "n0")
     write_conf(work, 0, shape, settings)
     runner = Runner(work, ("n0",))
-    for state in ("all read", "prepared"):
+    for state in shape.states:
         if state == "prepared":
             runner.row("prepare --leave", "prepare --leave --rate 0")
         runner.row(f"leave, {state}", LEAVE)
@@ -251,13 +259,14 @@ def main() -> int:
     parser.add_argument("--gigabytes", default="1,4", help="sizes of the log, default 1,4")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body, default 1024")
     parser.add_argument("--file-mib", type=int, default=1024, help="MiB of a log file")
+    parser.add_argument("--prepared-only", action="store_true", help="not without prepare")
     parser.add_argument(
         "--work", type=Path, help="folder for the stores and the rows, which is kept"
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqpy-stopped-") as temporary:
         base = options.work or Path(temporary)
-        shape = Shape(options.size, options.file_mib)
+        shape = Shape(options.size, options.file_mib, options.prepared_only)
         result: dict[str, Any] = {"machine": machine(), **asdict(shape), "sizes": {}}
         for size in options.gigabytes.split(","):
             result["sizes"][size] = rows_of(base, size, shape)

@@ -14,6 +14,7 @@ neither copied nor touched.
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import posixpath
 import random
@@ -49,6 +50,8 @@ class MemoryNode:
 
     synced_to: int = 0
     """The number of bytes that were synced; more may have become durable without a sync."""
+
+    inode: int = field(factory=itertools.count(1).__next__)
 
     @classmethod
     def of(cls, size: int, content: bytes, durable: bytes, mtime_ms: int) -> MemoryNode:
@@ -192,6 +195,7 @@ class MemoryFiles:
         copies = {}
         for path, node in self.nodes.items():
             copy = MemoryNode.of(len(node.data), node.content(), node.durable, node.mtime_ms)
+            copy.inode, copy.changes = node.inode, node.changes
             after.nodes[path] = copies[id(node)] = copy
         for path, node in self._durable_names.items():
             after._durable_names[path] = copies.get(id(node), node)
@@ -294,7 +298,7 @@ class MemoryFiles:
         if path not in self.nodes:
             raise FileNotFoundError(path)
         node = self.nodes[path]
-        return id(node), len(node.data), node.mtime_ms * 1_000_000, node.changes
+        return node.inode, len(node.data), node.mtime_ms * 1_000_000, node.changes
 
     def make_dirs(self, path: str) -> None:
         while path and path not in self.folders:

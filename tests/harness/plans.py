@@ -21,7 +21,9 @@ from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan
 from rmqpy.upgrade.plan.node_context import NodeContext
+from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.plan import Plan
+from rmqpy.upgrade.prepare import prepare_all
 from rmqpy.upgrade.steps.planning import plan_alignment
 
 CONF = (
@@ -108,13 +110,7 @@ def make_leave(make_rig: MakeUpgradeRig) -> Interrupted:
     rig.write(*range(12))
     joined = rig.with_flag(True)
     joined.write(*range(12, 32))
-    context = joined.context()
-    options = LeaveOptions(
-        replica="n0",
-        cut_index=agreed_index([read_ledger(context.files, context.settings)], 1),
-        piece_bytes=1000,
-    )
-    plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(context, options),))
+    plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(joined.context(), leaving(joined)),))
     return Interrupted(rig.files, (joined,), plan, "n0")
 
 
@@ -128,5 +124,46 @@ def make_filling(make_rig: MakeUpgradeRig) -> Interrupted:
     return Interrupted(files, (master, empty), plan, "t")
 
 
-MAKERS = {"alignment": make_alignment, "leave": make_leave, "filling": make_filling}
+def make_prepared_leave(make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return a member whose twins, queues, and index wait on its stage."""
+    rig = make_rig()
+    rig.write(*range(10))
+    joined = rig.with_flag(True)
+    joined.write(*range(10, 60))
+    prepare_in_memory(rig.files, joined, leave=True)
+    plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(joined.context(), leaving(joined)),))
+    return Interrupted(rig.files, (joined,), plan, "n0")
+
+
+def make_prepared_filling(make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return an empty directory with files, queues, and index on its stage."""
+    master, _ = small_group(make_rig)
+    master.write(*range(40, 52))
+    files = master.files
+    empty = make_rig(files=files, root="/t")
+    files.make_dirs("/t")
+    prepare_in_memory(files, master, empty)
+    plan = plan_alignment(memory_context(files, master, empty))
+    return Interrupted(files, (master, empty), plan, "t")
+
+
+def leaving(rig: UpgradeRig) -> LeaveOptions:
+    ledger = read_ledger(rig.files, rig.settings())
+    return LeaveOptions(replica="n0", cut_index=agreed_index([ledger], 1), piece_bytes=1000)
+
+
+def prepare_in_memory(files: MemoryFiles, *rigs: UpgradeRig, leave: bool = False) -> None:
+    """Prepare the directories of ``rigs``, without waiting."""
+    context = memory_context(files, *rigs)
+    for _ in prepare_all(context, lambda: Pace(0, lambda: 0.0, lambda _seconds: None), leave=leave):
+        pass
+
+
+MAKERS = {
+    "alignment": make_alignment,
+    "leave": make_leave,
+    "filling": make_filling,
+    "prepared leave": make_prepared_leave,
+    "prepared filling": make_prepared_filling,
+}
 """How each kind of plan is made."""

@@ -124,8 +124,7 @@ def small_group(make_rig: MakeUpgradeRig) -> tuple[UpgradeRig, UpgradeRig]:
 
 def memory_context(
     files: MemoryFiles,
-    master: UpgradeRig,
-    slave: UpgradeRig,
+    *rigs: UpgradeRig,
     options: SwitchOptions | None = None,
 ) -> PlanContext:
     plans = [
@@ -134,15 +133,15 @@ def memory_context(
             root=rig.root,
             config_path=f"{rig.root}.conf" if files.exists(f"{rig.root}.conf") else None,
             settings=rig.settings(),
-            now_ms=lambda: 5,
+            now_ms=lambda: 5000,
         )
-        for rig in (master, slave)
+        for rig in rigs
     ]
     return PlanContext(
         group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
         files=files,
         options=options or SwitchOptions(),
-        settings={rig.root[1:]: rig.settings() for rig in (master, slave)},
+        settings={rig.root[1:]: rig.settings() for rig in rigs},
     )
 
 

@@ -523,12 +523,12 @@ def test_a_switch_killed_at_any_operation_can_be_resumed(
     for rig in rigs:
         configure(rig)
     options = SwitchOptions(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
-    plan = plan_switch(memory_context(files, *rigs, options))
+    plan = plan_switch(memory_context(files, *rigs, options=options))
     assert {op.kind for op in plan.node("s").ops} == {"fill", "write"}
     rig = rigs[1]
 
     def context(on: CrashingFiles) -> NodeContext:
-        made = memory_context(on, *rigs, options)
+        made = memory_context(on, *rigs, options=options)
         return made.node_context(made.group.replica("s"))
 
     def all_of(on: CrashingFiles) -> tuple[dict[str, bytes], bytes]:
@@ -568,7 +568,7 @@ def test_a_switch_can_be_rolled_back_until_the_first_message(make_rig: MakeUpgra
     tree = master.tree()
 
     def only_master() -> PlanContext:
-        made = memory_context(files, *rigs, options)
+        made = memory_context(files, *rigs, options=options)
         return PlanContext(
             group=Group(made.group.replicas[:1]),
             files=files,

@@ -280,7 +280,7 @@ def switch_of(made: Interrupted) -> Plan:
         apply_plan(context.node_context(context.group.replica(node)), made.plan, node)
     made.files.put("/m.conf", CONF)
     options = SwitchOptions(peers="n0-h:1;n1-h:2", self_ids={"m": "n0", "s": "n1"})
-    return plan_switch(memory_context(made.files, *made.pair, options))
+    return plan_switch(memory_context(made.files, *made.pair, options=options))
 
 
 def test_a_switch_that_was_killed_before_its_plan_does_not_cost_the_alignment(

@@ -133,7 +133,7 @@ def _give_back(context: NodeContext, source: str, place: str) -> None:
     for name in names:
         if files.is_dir(f"{place}/{name}"):
             _give_back(context, f"{source}/{name}", f"{place}/{name}")
-    taken = [name for name in names if left and name < left[0]]
+    taken = [name for name in names if left and name < left[-1] and name not in left]
     _move_all(context, place, source, [n for n in taken if not files.is_dir(f"{place}/{n}")])
 
 
