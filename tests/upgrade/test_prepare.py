@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 from attrs import define, field
 from harness.cli import start_process, write_broker_conf
-from harness.upgrade import GOLDEN_SIZES, RunUpgrade, log_of, tree_of, write_confs
+from harness.upgrade import (
+    GOLDEN_SIZES,
+    MakeUpgradeRig,
+    RunUpgrade,
+    log_of,
+    memory_context,
+    small_group,
+    tree_of,
+    write_confs,
+)
 
 from rmqpy.audit.facts.learned import Learned, learned_folder
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
@@ -21,7 +30,7 @@ from rmqpy.testing.ports import free_port_block
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.survey import SurveyPlan
-from rmqpy.upgrade.prepare import ATTEMPTS_MAX, prepare
+from rmqpy.upgrade.prepare import ATTEMPTS_MAX, prepare, prepare_all
 
 GROUP = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
 
@@ -45,6 +54,16 @@ def pace_of(clock: Clock, bytes_per_second: float = 0) -> Pace:
 def replica_of(root: Path, files: OsFileSystem | None = None) -> LocalReplica:
     plan = SurveyPlan(name="n0", root=str(root), now_ms=lambda: 4_000_000_000_000)
     return LocalReplica(files or OsFileSystem(), plan)
+
+
+def forecast_of(run: RunUpgrade, line: str) -> dict[str, Any]:
+    """Run ``prepare --dry-run``, check that it changes nothing, and return what it says."""
+    before = {path: path.lstat().st_ctime_ns for path in Path.cwd().rglob("*")}
+    code, out, text = run(f"prepare {line} --dry-run --format json")
+    assert code == 0, text
+    assert {path: path.lstat().st_ctime_ns for path in Path.cwd().rglob("*")} == before
+    found: dict[str, Any] = json.loads(out)
+    return found
 
 
 def entries(root: Path) -> set[Path]:
@@ -417,3 +436,61 @@ def test_an_empty_member_gets_queues_and_index_from_its_stage(
     staged = sealed_below(lagging / "n2/rmqpy/upgrade/stage/log-derived")
     filled_member(lagging, run)
     check_moved(staged, lagging / "n2")
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_preparing_does(lagging: Path, run: RunUpgrade) -> None:
+    found = forecast_of(run, f"{GROUP} --rate 1")
+    assert found["n2"]["staged"] > found["n1"]["staged"] >= 0
+    assert found["n2"]["derived"] > 0 and found["n1"]["derived"] == 0
+    assert found["n0"]["read"] > 0 and found["n0"]["known"] == 0
+    assert found["n0"]["seconds"] == found["n0"]["paced"] / (1 << 20)
+    done = json.loads(run(f"prepare {GROUP} --rate 0 --format json")[1])
+    for name, each in found.items():
+        assert each["staged"] == done[name]["staged_bytes"], name
+        assert each["read"] == done[name]["learned_bytes"], name
+    again = forecast_of(run, GROUP)
+    for name, each in again.items():
+        nothing = ("read", "staged", "derived", "paced", "seconds")
+        assert [each[key] for key in nothing] == [0] * 5, name
+        assert each["known"] == found[name]["read"], name
+
+
+@pytest.mark.slow
+def test_a_dry_run_says_what_the_way_back_takes(joined: Path, run: RunUpgrade) -> None:
+    found = forecast_of(run, f"{GROUP} --leave")
+    done = json.loads(run(f"prepare {GROUP} --leave --rate 0 --format json")[1])
+    assert {name: each["twins"] for name, each in found.items()} == {
+        name: each["twin_bytes"] for name, each in done.items()
+    }
+    assert all(each["derived"] > 0 for each in found.values())
+    assert {each["written"] for each in forecast_of(run, f"{GROUP} --leave").values()} == {0}
+
+
+def test_a_dry_run_says_that_the_disk_is_too_full(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OsFileSystem, "disk_usage", lambda *_: (1 << 30, 1000))
+    code, out, _ = run(f"prepare {GROUP} --dry-run")
+    assert code == 0
+    assert re.search(r"n2: found 1000 B of free space, expected [\d.]+ KiB; free", out)
+    assert re.search(r"n2: would write [\d.]+ KiB of files that it lacks", out)
+
+
+def test_queues_are_built_at_the_given_rate(make_rig: MakeUpgradeRig) -> None:
+    master, _ = small_group(make_rig)
+    empty = make_rig(files=master.files, root="/t")
+    master.files.make_dirs("/t")
+    context = memory_context(master.files, master, empty)
+    clocks: list[Clock] = []
+
+    def paced() -> Pace:
+        clocks.append(Clock())
+        return pace_of(clocks[-1], 100.0)
+
+    *_, found = prepare_all(context, paced)
+    # The copy, and a pass each for queues and index over what has content.
+    staged = next(iter(each for path, each in master.files.nodes.items() if "/stage/log/" in path))
+    assert found.staged_bytes == len(staged.data)
+    slept = sum(sum(clock.slept) for clock in clocks[-1:])
+    assert slept >= (found.staged_bytes + 2 * staged.extent * 0.9) / 100

@@ -12,7 +12,10 @@ from rmqpy.cli.upgrade.output import print_result
 from rmqpy.cli.upgrade.replicas import local_replicas
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rmqpy.cli.parsing import Commands
+    from rmqpy.upgrade.forecast import Forecast
 
 RATE_MIB = 50.0
 
@@ -41,6 +44,11 @@ def add_verbs(verbs: Commands) -> None:
     prepare.add_argument(
         "--clear", action="store_true", help="remove what was learned from the directories"
     )
+    prepare.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be read and written, and how long it would take",
+    )
     prepare.set_defaults(interrupted="run the command again: it continues where it stopped")
 
 
@@ -59,6 +67,8 @@ def _prepare(options: argparse.Namespace) -> int:
         print_result(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
         return EXIT_DONE
     rate = options.rate * (1 << 20)
+    if options.dry_run:
+        return _forecast(options, rate)
     value, lines = {}, []
     for found in prepare_all(plan_context_of(options), lambda: Pace(rate), leave=options.leave):
         value[found.name] = asdict(found)
@@ -79,3 +89,41 @@ def _prepare(options: argparse.Namespace) -> int:
             )
     print_result(options, value, lines)
     return EXIT_DONE
+
+
+def _forecast(options: argparse.Namespace, rate: float) -> int:
+    from attrs import asdict
+
+    from rmqpy.upgrade.forecast import forecast
+
+    value: dict[str, object] = {}
+    lines: list[str] = []
+    for found in forecast(local_replicas(options), leave=options.leave):
+        seconds = found.seconds(rate)
+        value[found.name] = asdict(found) | {"written": found.written, "seconds": seconds}
+        lines += _forecast_lines(found, seconds)
+    print_result(options, value, lines)
+    return EXIT_DONE
+
+
+def _forecast_lines(found: Forecast, seconds: float) -> Iterator[str]:
+    from rmqpy.model.text import format_bytes, format_duration
+
+    pace = f", at least {format_duration(seconds)} at this rate" if found.paced and seconds else ""
+    yield (
+        f"{found.name}: {format_bytes(found.known)} are known; would read"
+        f" {format_bytes(found.read)}{pace}"
+    )
+    for count, what in (
+        (found.staged, "of files that it lacks to its stage"),
+        (found.twins, "of DLedger files in their classic form to its stage"),
+        (found.derived, "of queues and index to its stage, at most"),
+    ):
+        if count:
+            yield f"{found.name}: would write {format_bytes(count)} {what}"
+    if found.written > found.free:
+        short = format_bytes(found.written - found.free)
+        yield (
+            f"{found.name}: found {format_bytes(found.free)} of free space, expected"
+            f" {format_bytes(found.written)}; free {short}, or leave the files to apply or leave"
+        )

@@ -36,6 +36,8 @@ from rmqpy.upgrade.plan.stage import learned_of
 FINISHED = "finished"
 QUEUES = "consumequeue"
 INDEX = "index"
+STEP_BYTES = 4 << 20
+"""The bytes of the log that are dispatched between two reports of progress."""
 
 
 @define(slots=True, frozen=True)
@@ -178,12 +180,22 @@ def _dispatch(
     # A log without a message after the divide ends where its last filler begins.
     begin = min(from_offset, log.max_offset)
     dispatch.start(begin, log.min_offset if indexed is None else min(indexed, begin))
-    dispatch.run()
-    progress, cursor = context.progress("indexing"), dispatch.index_cursor
-    progress.expect(log.max_offset - cursor)
+    progress, done = context.progress("indexing"), dispatch.queue_cursor + dispatch.index_cursor
+    progress.expect(2 * log.max_offset - done)
+
+    def report() -> int:
+        now = dispatch.queue_cursor + dispatch.index_cursor
+        progress.advance(now - done)
+        return now
+
+    cursor = -1
+    while dispatch.queue_cursor > cursor:
+        cursor = dispatch.queue_cursor
+        dispatch.run(STEP_BYTES)
+        done = report()
     while dispatch.index_step():
-        progress.advance(dispatch.index_cursor - cursor)
-        cursor = dispatch.index_cursor
+        done = report()
+    report()
     queues.correct_min_offsets(PhysicalOffset(log.min_offset))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from attrs import define
 
+from rmqpy.model.progress import ProgressSink
+
 
 @define(slots=True)
 class Pace:
@@ -24,3 +26,18 @@ class Pace:
         now_s = self.now_s()
         self._due_s = max(self._due_s, now_s) + count / self.bytes_per_second
         self.sleep(self._due_s - now_s)
+
+
+@define(slots=True)
+class PacedProgress:
+    """Limits the rate of work that reports its progress in bytes (implements ProgressSink)."""
+
+    inner: ProgressSink
+    pace: Pace
+
+    def expect(self, total: int) -> None:
+        self.inner.expect(total)
+
+    def advance(self, done: int) -> None:
+        self.inner.advance(done)
+        self.pace.spend(done)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.audit.checks.learned_runner import learn_derived_files, learn_log_file
 from rmqpy.audit.facts.learned import MD5, Learned
@@ -21,7 +21,7 @@ from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 from rmqpy.upgrade.plan import derive
 from rmqpy.upgrade.plan.derive import DerivedPaths
 from rmqpy.upgrade.plan.node_context import NodeContext
-from rmqpy.upgrade.plan.pace import Pace
+from rmqpy.upgrade.plan.pace import Pace, PacedProgress
 from rmqpy.upgrade.plan.stage import LOG, Stage, learned_of
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
@@ -162,8 +162,10 @@ def work_of(path: str, first_offset: int, size: int) -> WorkRange:
 def build_staged(
     node: NodeContext, stage: Stage, places: DerivedPaths, from_offset: int, pace: Pace
 ) -> None:
-    """Build queues and index on the stage, and learn their sums."""
+    """Build queues and index on the stage, at the given rate, and learn their sums."""
     stage.clear_derived()
+    progress = node.progress
+    node = evolve(node, progress=lambda verb: PacedProgress(progress(verb), pace))
     derive.build(node, places, from_offset)
     learned = learned_of(node)
     assert learned is not None, "prepare has created the folder"
