@@ -91,6 +91,10 @@ class Operator:
             r"start the broker once as it is configured, and stop it|start the broker once with": (
                 self.start_killed
             ),
+            r"Run the command without it": lambda _: re.sub(r" --give-up \d+", "", line),
+            r"(the command again) with --yes": lambda _: f"{line} --yes",
+            r"the plan is signed: give the key with --key": lambda _: f"{line} --key key",
+            r"plan again": lambda _: self.finish(PLAN),
             r"give --self-id and --peers": lambda _: f"{line} --peers '{PEERS}' {IDS}",
         }
         for pattern, remedy in remedies.items():
@@ -294,3 +298,43 @@ def test_a_start_that_is_refused(
     _, out, _ = run("check n0 n2 -c n0=n0.conf -c n2=n2.conf --details")
     for name in ("same-log", "same-divide", "clean-stop", "log-sound", "divide-fits"):
         assert f"FINDING [{name}]" not in out, out
+
+
+@pytest.mark.slow
+def test_messages_to_give_up_that_do_not_exist(lagging: Path, run: RunUpgrade) -> None:
+    operator = Operator(lagging, run)
+    operator.finish(f"{PLAN} --give-up 5")
+    assert operator.taken == ["Run the command without it"]
+    assert run(f"check {SHOWN}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_join_that_nobody_has_confirmed(joined: Path, run: RunUpgrade) -> None:
+    max((joined / "n2/commitlog").iterdir()).unlink()
+    operator = Operator(joined, run)
+    operator.finish(JOIN.removesuffix(" --yes"))
+    assert operator.taken == [r"(the command again) with --yes"]
+    start_once(joined, "n2")
+
+
+@pytest.mark.slow
+def test_a_signed_plan_without_its_key(lagging: Path, run: RunUpgrade) -> None:
+    (lagging / "key").write_text("secret")
+    assert run(f"{PLAN} --key key")[0] == 0
+    operator = Operator(lagging, run)
+    for member in ("n0", "n1", "n2"):
+        operator.finish(f"apply --plan plan.json --node {member} {SHOWN}")
+    assert operator.taken == ["the plan is signed: give the key with --key"] * 3
+    assert run(f"check {SHOWN}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_plan_of_an_earlier_state(lagging: Path, run: RunUpgrade) -> None:
+    """A broker was started after the plan was made."""
+    assert run(PLAN)[0] == 0
+    max((lagging / "n1/commitlog").iterdir()).unlink()
+    shutil.rmtree(lagging / "n1/consumequeue")
+    operator = Operator(lagging, run)
+    operator.finish(f"apply --plan plan.json --node n1 {SHOWN}")
+    assert operator.taken == ["plan again"]
+    assert run(f"check {SHOWN}")[0] == 0
