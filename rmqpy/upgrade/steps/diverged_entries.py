@@ -5,6 +5,10 @@ Such a member drops nothing on its own (:mod:`rmqpy.dledger.follower`). When it 
 of another member, its entries after the last common one are removed, and kept until ``finalize``;
 its checkpoint then names the last common entry, and the group sends what follows. The common
 entries stay, because the quorum that has them may include this member.
+
+Consume queues and key index are set aside, and the next start rebuilds them. A Java broker ignores
+units beyond the end of its log when it starts, but leaves their bytes in the files: after a further
+start, when the log has grown beyond the place to which they lead, it would take them for messages.
 """
 
 from __future__ import annotations
@@ -58,8 +62,11 @@ def drop_diverged(
     if common.is_damage:
         raise UpgradeRefusedError(
             f"entry {last + 1} has the same term on {replica.name} and {reference.name} and is not"
-            " the same, expected the same entry: one of them is damaged. rmqpy store fsck of both"
-            " shows which one; restore its directory from a member that is sound"
+            " the same, expected the same entry: one of them is damaged, or a member that was"
+            " restored without its vote has elected a second leader in that term. rmqpy store fsck"
+            " of both shows damage; restore that directory from a member that is sound. If both are"
+            f" sound, move {replica.root} away, keep it, and start {replica.name} on an empty"
+            " directory: the group sends it everything that it has"
         )
     topics = topics_after(node.files, own, last)
     del topics[LEADER_MARKER_TOPIC]
@@ -78,12 +85,20 @@ def drop_diverged(
     position = kept[-1].base_offset + kept[-1].content_end if kept else 0
     other = f"has others, up to {end}" if end > last else f"ends at entry {end}"
     note = f"{here}, {reference.name} {other}: they are removed"
-    return DivergedEntries((*ops, *_checkpoint(node, last, position, keep)), topics, note)
+    checkpoint = _checkpoint(node, last, position, keep)
+    return DivergedEntries((*ops, *checkpoint, *_derived(node, keep)), topics, note)
 
 
 def _last_index(replica: Replica) -> int:
     ledger = replica.survey().manifest.facts.get("ledger") or {}
     return int((ledger.get("last") or {}).get("index", -1))
+
+
+def _derived(node: NodeContext, keep: str) -> Iterator[Op]:
+    paths = StorePaths.from_settings(node.settings)
+    for name, folder in (("consumequeue", paths.consume_queue), ("index", paths.index)):
+        if node.files.is_dir(folder):
+            yield MoveAside(path=folder, to=f"{keep}/{name}", why="the next start rebuilds it")
 
 
 def _checkpoint(node: NodeContext, last: int, end: int, keep: str) -> Iterator[Op]:

@@ -79,7 +79,9 @@ def plan_joining(context: PlanContext, name: str, *, given_up: bool = False) -> 
         facts |= beyond_reference(context, [replica])
     diverged = drop_diverged(context, replica, part.keep, given_up=given_up)
     if diverged is not None:
-        part = evolve(part, ops=(*part.ops, *diverged.ops), notes=(*part.notes, diverged.note))
+        aside = {op.path for op in part.ops if isinstance(op, MoveAside)}
+        more = (op for op in diverged.ops if not (isinstance(op, MoveAside) and op.path in aside))
+        part = evolve(part, ops=(*part.ops, *more), notes=(*part.notes, diverged.note))
         facts |= fact_of(diverged.topics, {name: diverged.topics.total()})
     conflicts = (*context.merged.conflicts,)
     return Plan(steps=ALIGN, nodes=(part,), facts=facts, conflicts=conflicts)
