@@ -28,6 +28,11 @@ class StoreFile(Protocol):
     def view(self) -> memoryview:
         """The bytes of the whole file, read-only. Every write is visible in them."""
 
+    def read(self, position: int, length: int) -> bytes:
+        """Return bytes without mapping the file, which is cheaper if it is read only once. Raises
+        StoreError if the disk cannot deliver them.
+        """
+
     @property
     def writable(self) -> memoryview:
         """The bytes of the whole file, writable in place, for the many small and scattered writes

@@ -94,6 +94,9 @@ class MemoryFile:
         self._node.mapped = True
         return memoryview(self._node.data)
 
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self._node.data[position : position + length])
+
     def use_in_place(self) -> None:
         """Do nothing: memory has neither descriptors nor read-ahead."""
 

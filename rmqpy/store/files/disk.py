@@ -88,6 +88,25 @@ class DiskFile:
             self._view = self._writable.toreadonly()
         return self._writable
 
+    def read(self, position: int, length: int) -> bytes:
+        parts = []
+        end = position + length
+        with self._descriptor() as fd:
+            while position < end:
+                try:
+                    part = os.pread(fd, end - position, position)
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        raise
+                    part = b""
+                if not part:
+                    raise lost_pages.LostPagesError(
+                        lost_pages.LostRange(self._path, position, end, is_written=False)
+                    )
+                parts.append(part)
+                position += len(part)
+        return b"".join(parts)
+
     def use_in_place(self) -> None:
         self._in_place = True
 

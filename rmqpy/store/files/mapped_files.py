@@ -185,10 +185,13 @@ class MappedFiles:
             for name in self._files.list_dir(directory):
                 found.append((_offset_of(directory, name), f"{directory}/{name}"))
         found.sort()
-        if found and not self._files.is_dir(found[-1][1]):
-            if self._files.size_of(found[-1][1]) == 0:
-                found.pop()
-        row = [self._checked(offset, path, size_key) for offset, path in found]
+        row = []
+        for number, (offset, path) in enumerate(found, 1):
+            if self._files.is_dir(path):
+                raise StoreError(path, "a directory", "a file", "move it elsewhere")
+            size = self._files.size_of(path)
+            if size or number < len(found):
+                row.append(self._checked(offset, path, size, size_key))
         for before, file in pairwise(row):
             if file.first_offset != before.end_offset:
                 raise BrokenFileSequenceError(
@@ -202,10 +205,7 @@ class MappedFiles:
         self._files_in_order = row
         self.changes += 1
 
-    def _checked(self, offset: int, path: str, size_key: str) -> MappedFile:
-        if self._files.is_dir(path):
-            raise StoreError(path, "a directory", "a file", "move it elsewhere")
-        size = self._files.size_of(path)
+    def _checked(self, offset: int, path: str, size: int, size_key: str) -> MappedFile:
         if size != self.file_size:
             fault = BrokenFileSequenceError(
                 path,

@@ -83,6 +83,8 @@ class ConsumeQueue:
         """How often units were removed."""
         self._gone_below = 0
         """The last known start of the log."""
+        self._first_physical: int | None = None
+        """The physical offset in the first unit, as :meth:`load` has found it, until it is used."""
         self.began_again = False
         """True if files were removed since the attribute was last set to False."""
         self.hidden: list[tuple[int, int]] = []
@@ -156,21 +158,29 @@ class ConsumeQueue:
         """
         self._segments.load(SIZE_KEY)
         self._end = self._segments.wrote_offset
+        last_end = None
         for number in range(max(0, len(self._segments) - LOAD_CHECK_FILES), len(self._segments)):
             file = self._segments[number]
-            filled = _last_nonzero_end(file)
-            used = _used_bytes(file.view, filled)
+            data = file.file.read(0, _last_nonzero_end(file))
+            used = _used_bytes(data)
+            if number == 0:
+                self._first_physical = _first_message(data, used)
+            last_end = _last_message_end(data, used) or last_end
             if used < file.size:
                 self._end = file.first_offset + used
-                self.damaged = used < filled or number + 1 < len(self._segments)
+                self.damaged = used < len(data) or number + 1 < len(self._segments)
                 break
         self._min = self._segments.min_offset
         self._dirty_from = self._end
-        self._set_max_physical()
+        if last_end is None:
+            self._set_max_physical()
+        else:
+            self.max_physical_offset = PhysicalOffset(last_end)
 
     def finish_recovery(self) -> None:
         """Clear the bytes after the end, once the log has been accepted."""
-        self._cut(self._end)
+        if self.damaged:  # Otherwise there are none.
+            self._cut(self._end)
 
     def put(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> bool:
         """Add the unit of one message. Return False if the queue already has it (dispatch may run
@@ -231,7 +241,7 @@ class ConsumeQueue:
         if not view:
             return None
         offset, size, tags_code = QUEUE_UNIT.unpack_from(view)
-        return None if size == QUEUE_FILLER_SIZE or size <= 0 else (offset, size, tags_code)
+        return (offset, size, tags_code) if _is_message(size) else None
 
     def next_file_start(self, queue_offset: int) -> QueueOffset:
         """Return the first queue offset of the file after that of ``queue_offset``."""
@@ -243,6 +253,10 @@ class ConsumeQueue:
         ``log_min_offset``.
         """
         self._gone_below = log_min_offset
+        first_physical, self._first_physical = self._first_physical, None
+        if first_physical is not None and log_min_offset <= first_physical:
+            self._min = self._segments.min_offset
+            return
         first = max(self._min, self._segments.min_offset) // QUEUE_UNIT_SIZE
         self._min = self._first_at_or_after(log_min_offset, first) * QUEUE_UNIT_SIZE
 
@@ -396,6 +410,7 @@ class ConsumeQueue:
         if not self._segments:
             return
         self._removals += 1
+        self._first_physical = None
         count = len(self._segments)
         self._segments.cut(position)
         if len(self._segments) < count:
@@ -429,18 +444,16 @@ def _last_nonzero_end(file: MappedFile) -> int:
     """Return the end of the unit that contains the last byte that is not zero. Parts of the file
     that were never written are not read: a new file is a hole of 6 MB.
     """
-    view = file.view[: file.file.data_end(0)]
-    for start in range((len(view) - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
-        chunk = bytes(view[start : start + _ZERO_STEP]).rstrip(b"\0")
+    end = file.file.data_end(0)
+    for start in range((end - 1) // _ZERO_STEP * _ZERO_STEP, -1, -_ZERO_STEP):
+        chunk = file.file.read(start, min(end - start, _ZERO_STEP)).rstrip(b"\0")
         if chunk:
-            end = start + len(chunk)
-            return -(-end // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
+            return -(-(start + len(chunk)) // QUEUE_UNIT_SIZE) * QUEUE_UNIT_SIZE
     return 0
 
 
-def _used_bytes(view: memoryview, end: int) -> int:
-    """Return the number of bytes before the first zero unit below ``end``."""
-    data = bytes(view[:end])
+def _used_bytes(data: bytes) -> int:
+    """Return the number of bytes before the first zero unit."""
     found = -1
     while (found := data.find(_ZERO_UNIT, found + 1)) >= 0:
         # 20 zero bytes that are not aligned to a unit belong to two units that are not zero.
@@ -448,4 +461,26 @@ def _used_bytes(view: memoryview, end: int) -> int:
         if data[start : start + QUEUE_UNIT_SIZE] == _ZERO_UNIT:
             return start
         found = start
-    return end
+    return len(data)
+
+
+def _first_message(data: bytes, used: int) -> int | None:
+    """Return the physical offset in the first unit, or None if it has no message."""
+    if not used:
+        return None
+    offset, size, _ = QUEUE_UNIT.unpack_from(data)
+    return offset if _is_message(size) else None
+
+
+def _last_message_end(data: bytes, used: int) -> int | None:
+    """Return the end of the last message that a unit leads to, or None if there is none."""
+    for position in range(used - QUEUE_UNIT_SIZE, -1, -QUEUE_UNIT_SIZE):
+        offset, size, _ = QUEUE_UNIT.unpack_from(data, position)
+        if _is_message(size):
+            return int(offset + size)
+    return None
+
+
+def _is_message(size: int) -> bool:
+    """Return whether a unit with this record size leads to a message, and is no filler."""
+    return size > 0 and size != QUEUE_FILLER_SIZE

@@ -11,8 +11,9 @@ from harness.store import StoreRig
 
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR
+from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR, map_file
 from rmqpy.store.message_store import MessageStore
+from rmqpy.store.queues.consume_queue import ConsumeQueue
 
 TOPICS, QUEUES = 30, 4
 
@@ -171,3 +172,71 @@ def test_a_closed_file_is_synced(rig: StoreRig, monkeypatch: pytest.MonkeyPatch)
     every = {file_of(rig, f"T{n}", q) for n in range(TOPICS) for q in range(QUEUES)}
     assert every <= synced
     store.shutdown()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_start_opens_each_queue_once(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """With 10,000 queues, the start consists of little else."""
+    store = rig.open()
+    fill(rig, store)
+    fill(rig, store)
+    rig.flush(store)
+    store.flush_tracker.flush_queues()
+    if killed:
+        store.close_without_flush()
+    else:
+        store.shutdown()
+    opened: list[str] = []
+    mapped: list[int] = []
+    open_file = os.open
+
+    def recorded_open(path: str, *options: int) -> int:
+        opened.append(path)
+        return open_file(path, *options)
+
+    def recorded_map(descriptor: int, length: int, **options: bool) -> memoryview:
+        mapped.append(length)
+        return map_file(descriptor, length, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", recorded_open)
+        patched.setattr("rmqpy.store.files.disk.map_file", recorded_map)
+        store = rig.open()
+    queues = [path for path in opened if "/consumequeue/" in path]
+    assert sorted(queues) == sorted(
+        file_of(rig, f"T{n}", q) for n in range(TOPICS) for q in range(QUEUES)
+    )
+    assert store.settings.mapped_file_size_consume_queue not in mapped
+    for queue in store.queues:
+        assert (queue.min_offset, queue.max_offset) == (0, 2)
+        unit = queue.unit(1)
+        assert unit is not None and queue.max_physical_offset == unit[0] + unit[1]
+    store.shutdown()
+
+
+def test_a_start_finds_the_first_unit_in_the_log(rig: StoreRig) -> None:
+    """Whether the log still has the message of the first unit, or the queue starts with filler."""
+    store = rig.open()
+    offsets = rig.put(store, 0, 2, 4, queue_id=0)
+    store.shutdown()
+    for low, expected in ((0, 0), (offsets[0], 0), (offsets[0] + 1, 1), (offsets[2], 2)):
+        queue = ConsumeQueue(rig.files, f"{rig.root}/consumequeue/Topic/0", 400)
+        queue.load()
+        queue.correct_min_offset(low)
+        assert (queue.min_offset, queue.max_offset) == (expected, 3)
+        queue.reset_to(0)
+        assert queue.min_offset == 0
+        queue.close()
+    filled = ConsumeQueue(rig.files, f"{rig.root}/consumequeue/Topic/7", 400)
+    assert filled.put(3, 1000, 100, 0)
+    filled.close()
+    filled = ConsumeQueue(rig.files, f"{rig.root}/consumequeue/Topic/7", 400)
+    filled.load()
+    filled.correct_min_offset(0)
+    assert (filled.min_offset, filled.max_offset, filled.max_physical_offset) == (3, 4, 1100)
+    filled.truncate(1000)
+    filled.correct_min_offset(0)
+    assert filled.max_offset == filled.min_offset
+    filled.close()
