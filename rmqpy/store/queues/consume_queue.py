@@ -83,8 +83,8 @@ class ConsumeQueue:
         """How often units were removed."""
         self._gone_below = 0
         """The last known start of the log."""
-        self._first_physical: int | None = None
-        """The physical offset in the first unit, as :meth:`load` has found it, until it is used."""
+        self._min_physical: int | None = None
+        """The physical offset in the unit of ``min_offset``; None if it is unknown."""
         self.began_again = False
         """True if files were removed since the attribute was last set to False."""
         self.hidden: list[tuple[int, int]] = []
@@ -164,7 +164,7 @@ class ConsumeQueue:
             data = file.file.read(0, _last_nonzero_end(file))
             used = _used_bytes(data)
             if number == 0:
-                self._first_physical = _first_message(data, used)
+                self._min_physical = _first_message(data, used)
             last_end = _last_message_end(data, used) or last_end
             if used < file.size:
                 self._end = file.first_offset + used
@@ -253,23 +253,28 @@ class ConsumeQueue:
         ``log_min_offset``.
         """
         self._gone_below = log_min_offset
-        first_physical, self._first_physical = self._first_physical, None
-        if first_physical is not None and log_min_offset <= first_physical:
-            self._min = self._segments.min_offset
+        if self._min_physical is not None and log_min_offset <= self._min_physical:
             return
         first = max(self._min, self._segments.min_offset) // QUEUE_UNIT_SIZE
-        self._min = self._first_at_or_after(log_min_offset, first) * QUEUE_UNIT_SIZE
+        found = self._first_at_or_after(log_min_offset, first)
+        self._min = found * QUEUE_UNIT_SIZE
+        unit = self.unit(found)
+        self._min_physical = None if unit is None else unit[0]
 
     def reset_to(self, log_min_offset: int) -> None:
         """Correct ``min_offset`` for a log that may start earlier than it did."""
         self._min = self._segments.min_offset
+        self._min_physical = None
         self.correct_min_offset(log_min_offset)
 
     def pop_expired(self, log_min_offset: int) -> Iterator[MappedFile]:
         """Remove and yield the first files while all their units point below the log. The last file
-        is always kept.
+        is always kept. A queue that was closed is closed again.
         """
+        was_open = self.is_open
         self.correct_min_offset(log_min_offset)
+        if not was_open:
+            self.close()
         while len(self._segments) > 1 and self._segments.first.end_offset <= self._min:
             yield self._segments.take_first()
 
@@ -327,6 +332,7 @@ class ConsumeQueue:
         while self._segments:
             self._segments.drop_last()
         self._end = self._min = self._dirty_from = 0
+        self._min_physical = None
         self.max_physical_offset = PhysicalOffset(0)
 
     def close(self) -> None:
@@ -385,6 +391,7 @@ class ConsumeQueue:
             self._end = position - position % self._segments.file_size
             self._min = position
             self._dirty_from = self._end
+            self._min_physical = None
         gap = (position - self._end) // QUEUE_UNIT_SIZE
         if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
             # The messages of the queue, and later ones without units, have expired: start again.
@@ -410,7 +417,7 @@ class ConsumeQueue:
         if not self._segments:
             return
         self._removals += 1
-        self._first_physical = None
+        self._min_physical = None
         count = len(self._segments)
         self._segments.cut(position)
         if len(self._segments) < count:

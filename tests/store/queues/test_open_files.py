@@ -240,3 +240,35 @@ def test_a_start_finds_the_first_unit_in_the_log(rig: StoreRig) -> None:
     filled.correct_min_offset(0)
     assert filled.max_offset == filled.min_offset
     filled.close()
+
+
+def test_cleaning_opens_the_queues_whose_first_message_has_expired(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It visits all queues. If each stayed open until the flush after next, 65,530 of them would
+    use up the mappings of the process.
+    """
+    store = rig.open()
+    fill(rig, store)
+    store.shutdown()
+    store = rig.open()
+    opened: list[str] = []
+    open_file = os.open
+
+    def recorded(path: str, *options: int) -> int:
+        opened.append(path)
+        return open_file(path, *options)
+
+    monkeypatch.setattr(os, "open", recorded)
+    assert [file for queue in store.queues for file in queue.pop_expired(0)] == []
+    assert opened == []
+    queue = store.queues.find("T0", 1)
+    assert queue is not None
+    unit = queue.unit(0)
+    assert unit is not None
+    queue.close()
+    opened.clear()
+    assert [file for queue in store.queues for file in queue.pop_expired(unit[0])] == []
+    assert opened == [file_of(rig, "T0", 0)]
+    assert mapped_queues(rig) == set()
+    store.shutdown()
