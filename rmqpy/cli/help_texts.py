@@ -168,6 +168,7 @@ _VALUES = {
     "queueId": "0",
     "secretKey": "secret-key",
     "srcGroup": "orders-app",
+    "target": "127.0.0.1:10921",
     "timestamp": "now",
     "topic": "Orders",
     "value": "48",
