@@ -71,6 +71,7 @@ HAS_SUBSCRIPTION: Final = 4
 PREPARED: Final = 4
 """The transaction bits of ``sysFlag`` of a half message."""
 COMMIT: Final = 8
+NONE_MATCHES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY,)
 LONG_AGO_MS: Final = 0
 LONG_AHEAD_MS: Final = 1 << 42
 
@@ -377,6 +378,7 @@ BROKER_REQUESTS: Final = (
     Request("pull-tag-1-of-100", pulls("t7")),
     Request("pull-tags-3-of-100", pulls("t1 || t8 || t60")),
     Request("pull-sql", pulls("a BETWEEN 10 AND 20 AND b='x'", "SQL92")),
+    Request("pull-sql-none", pulls("c > 20 OR b = 'z'", "SQL92"), accept=NONE_MATCHES),
     Request("pull-nothing", pull_at_the_end, accept=(ResponseCode.PULL_NOT_FOUND,)),
     Request("search-offset", search_offset),
     Request("query-key", query(unique=False)),

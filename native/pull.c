@@ -151,12 +151,25 @@ static int is_full(const rmq_core *core, const page *found, int64_t count_max, i
     return found->bytes + size > core->near_bytes || found->count >= core->near_count;
 }
 
-static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t size)
+/* The file of the log that the last message was in: the next one is usually there, too. */
+typedef struct {
+    const uint8_t *view;
+    int64_t begin, end; /* offsets in the log */
+} log_piece;
+
+static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t size, log_piece *last)
 {
     if (offset < core->log_min || size <= 0 || size > core->confirm_offset - offset)
         return NULL;
-    const uint8_t *const found = rmq_locate(&core->logs[0], offset, size);
-    return found != NULL ? found : rmq_locate(&core->logs[1], offset, size);
+    for (int i = 0; i < 2 && (offset < last->begin || size > last->end - offset); i++) {
+        const rmq_files *const files = &core->logs[i];
+        const uint8_t *const found = rmq_locate(files, offset, size);
+        if (found == NULL)
+            continue;
+        const int64_t position = (offset - files->first_offset) % files->file_size;
+        *last = (log_piece){found - position, offset - position, offset - position + files->file_size};
+    }
+    return offset < last->begin || size > last->end - offset ? NULL : last->view + (offset - last->begin);
 }
 
 /* Return whether the record is the one that the unit describes (is_message of
@@ -191,10 +204,10 @@ static void prefetch_message(const uint8_t *message, int64_t size)
 }
 
 /* Fetch the head and the properties of a message that a program will examine. */
-static void prefetch_properties(const rmq_core *core, const uint8_t *unit)
+static void prefetch_properties(const rmq_core *core, const uint8_t *unit, log_piece *last)
 {
     const int64_t size = rmq_load_int(unit + 8);
-    const uint8_t *const message = read_log(core, rmq_load_long(unit), size);
+    const uint8_t *const message = read_log(core, rmq_load_long(unit), size, last);
 
     if (message == NULL)
         return;
@@ -223,6 +236,7 @@ static int collect(const rmq_core *core, const int64_t *numbers, const pull_filt
         return RMQ_NEEDS_PYTHON;
     found->bytes = found->count = 0;
     int64_t scanned = 0;
+    log_piece last = {NULL, 0, 0};
     for (; scanned < units; scanned++, unit += UNIT_SIZE) {
         const int64_t offset = rmq_load_long(unit), size = rmq_load_int(unit + 8);
         if (is_full(core, found, numbers[COUNT], size, offset < core->confirm_offset - core->memory_distance))
@@ -233,12 +247,12 @@ static int collect(const rmq_core *core, const int64_t *numbers, const pull_filt
             return RMQ_NEEDS_PYTHON;
         if (!has_wanted_tags(filter, rmq_load_long(unit + 12)))
             continue;
-        const uint8_t *const message = read_log(core, offset, size);
+        const uint8_t *const message = read_log(core, offset, size, &last);
         if (message == NULL)
             return RMQ_NEEDS_PYTHON;
         if (filter->program != NULL) {
             if (scanned + AHEAD < units)
-                prefetch_properties(core, unit + AHEAD * UNIT_SIZE);
+                prefetch_properties(core, unit + AHEAD * UNIT_SIZE, &last);
             const int result = match_record(filter->program, message, size, topic, numbers[QUEUE_ID],
                                             numbers[OFFSET] + scanned);
             if (result == RMQ_MATCH_PYTHON)

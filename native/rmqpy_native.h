@@ -226,9 +226,11 @@ typedef struct {
 typedef struct {
     int32_t kind;
     uint32_t length; /* of the text */
-    int64_t number;  /* a truth, an int, or a long */
-    double real;
-    const uint8_t *text;
+    union {
+        int64_t number; /* a truth, an int, or a long */
+        double real;
+        const uint8_t *text;
+    };
 } rmq_sql_value;
 
 typedef struct {

@@ -121,7 +121,7 @@ static int is_digit(uint8_t byte)
     return byte >= '0' && byte <= '9';
 }
 
-/* Convert a text as Integer.valueOf or Long.valueOf does. */
+/* Convert a text as Integer.valueOf or Long.valueOf does. Only Python knows the digits of other scripts. */
 static int to_integer(const value *text, int64_t limit, value *found)
 {
     const uint8_t *at = text->text, *const end = at + text->length;
@@ -131,15 +131,15 @@ static int to_integer(const value *text, int64_t limit, value *found)
     at += is_negative || (at < end && *at == '+');
     if (at == end)
         return RMQ_MATCH_FAILED;
-    for (const uint8_t *next = at; next < end; next++)
-        if (*next >= FIRST_NON_ASCII)
-            return RMQ_MATCH_PYTHON; /* other scripts have digits, too */
-    if (end - at > DIGITS_MAX)
-        return RMQ_MATCH_FAILED;
-    for (; at < end; at++) {
-        if (!is_digit(*at) || number > (uint64_t)INT64_MAX / 10 + 1)
+    for (int digits = 0; at < end; at++, digits++) {
+        if (*at >= FIRST_NON_ASCII)
+            return RMQ_MATCH_PYTHON;
+        if (!is_digit(*at))
             return RMQ_MATCH_FAILED;
-        number = number * 10 + (uint64_t)(*at - '0');
+        if (digits >= DIGITS_MAX || number > (uint64_t)INT64_MAX / 10 + 1)
+            number = UINT64_MAX; /* too large, unless a later byte is not a digit */
+        else
+            number = number * 10 + (uint64_t)(*at - '0');
     }
     if (number > (uint64_t)limit + (uint64_t)is_negative)
         return RMQ_MATCH_FAILED;
