@@ -288,7 +288,7 @@ typedef struct {
     int32_t excluded; /* rmq_receive_ready leaves it to Python, which keeps bytes for its next read */
     uint8_t ip[16];
     int32_t generation; /* differs for each connection that has had this number */
-    int32_t reserved;
+    int32_t last_outgoing; /* in rmq_send: the last entry for it so far, counted from 1; 0: none */
 } rmq_peer;
 
 /* The template of a reply. Literal i ends at ends[i] of `text` and is followed by field[i]; `text`
@@ -320,6 +320,8 @@ typedef struct {
     int64_t log_end;       /* the offset that must be acknowledged before it is sent; 0: none */
     int64_t sent;          /* set by rmq_send: bytes sent, or -errno */
     int64_t replies;
+    int32_t next;    /* in rmq_send: the next entry for the same peer, counted from 1; 0: none */
+    int32_t is_next; /* another entry for the same peer precedes it */
 } rmq_outgoing;
 
 typedef struct {

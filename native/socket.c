@@ -2,12 +2,15 @@
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <sys/epoll.h>
 #endif
 
 #include "rmqpy_native.h"
+
+#define PARTS_MAX 64 /* entries that one call sends */
 
 int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered)
 {
@@ -90,21 +93,66 @@ void rmq_watch_none(rmq_core *core)
     core->ready_fd = -1;
 }
 
+/* Link the entries for each peer in their order. */
+static void link_entries(rmq_core *core)
+{
+    for (int64_t i = 0; i < core->outgoing_count; i++)
+        core->peers[core->outgoing[i].peer].last_outgoing = 0;
+    for (int64_t i = 0; i < core->outgoing_count; i++) {
+        int32_t *const last = &core->peers[core->outgoing[i].peer].last_outgoing;
+        core->outgoing[i].sent = core->outgoing[i].next = 0;
+        core->outgoing[i].is_next = *last != 0 || core->outgoing[i].length == 0;
+        if (core->outgoing[i].length == 0)
+            continue; /* the gate has it */
+        if (*last != 0)
+            core->outgoing[*last - 1].next = (int32_t)i + 1;
+        *last = (int32_t)i + 1;
+    }
+}
+
+/* Send up to PARTS_MAX entries for a peer from `entry` on. Returns the next one, or NULL if none is
+ * left or the peer accepts no more. */
+static rmq_outgoing *send_entries(rmq_core *core, rmq_peer *to, rmq_outgoing *entry)
+{
+    rmq_outgoing *entries[PARTS_MAX];
+    struct iovec parts[PARTS_MAX];
+    int count = 0;
+
+    for (int more = 1; more && count < PARTS_MAX; count++) {
+        entries[count] = entry;
+        parts[count] = (struct iovec){core->out + entry->start, (size_t)entry->length};
+        more = entry->next != 0;
+        entry = more ? &core->outgoing[entry->next - 1] : NULL;
+    }
+    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+    ssize_t rest = sendmsg(to->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (rest < 0) {
+        const int failed = errno != EAGAIN && errno != EINTR;
+        entries[0]->sent = failed ? -(int64_t)errno : 0;
+        to->queued = !failed;
+        return NULL;
+    }
+    for (int i = 0; i < count; i++) {
+        entries[i]->sent = rest < entries[i]->length ? rest : entries[i]->length;
+        rest -= entries[i]->sent;
+        to->queued |= entries[i]->sent < entries[i]->length;
+    }
+    return to->queued ? NULL : entry;
+}
+
 int64_t rmq_send(rmq_core *core)
 {
     int64_t unfinished = 0;
 
+    link_entries(core);
     for (int64_t i = 0; i < core->outgoing_count; i++) {
-        rmq_outgoing *const entry = &core->outgoing[i];
-        rmq_peer *const to = &core->peers[entry->peer];
-        entry->sent = 0;
-        if (to->fd >= 0 && !to->queued && entry->length > 0) {
-            const ssize_t count =
-                send(to->fd, core->out + entry->start, (size_t)entry->length, MSG_DONTWAIT | MSG_NOSIGNAL);
-            entry->sent = count >= 0 ? count : errno == EAGAIN || errno == EINTR ? 0 : -(int64_t)errno;
-            to->queued = entry->sent >= 0 && entry->sent < entry->length;
-        }
-        unfinished += entry->sent != entry->length;
+        rmq_outgoing *const first = &core->outgoing[i];
+        rmq_peer *const to = &core->peers[first->peer];
+        if (!first->is_next && to->fd >= 0 && !to->queued)
+            for (rmq_outgoing *entry = first; entry != NULL;)
+                entry = send_entries(core, to, entry);
     }
+    for (int64_t i = 0; i < core->outgoing_count; i++)
+        unfinished += core->outgoing[i].sent != core->outgoing[i].length;
     return unfinished;
 }
