@@ -7,6 +7,8 @@ interrupted by Ctrl-C, as shells report it.
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rmqpy.model.near_names import did_you_mean
@@ -57,10 +59,44 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **given: Any) -> None:
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **given})
         self.register("action", "parsers", _Subcommands)
+        self._words: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("rmqpy").strip()
+        message += self._unknown_option_hint()
+        if message.endswith((": VERB", ": NAME", ": COMMAND")):
+            message += f"; {self.prog} --help lists them"
         raise BadUsageError(f"{command}: {message}" if command else message, self.format_usage())
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse as argparse does; take further values of a list after options, too, and refuse what
+        is unknown here, where the options of the command are known.
+        """
+        self._words = sys.argv[1:] if args is None else args
+        found, extra = super().parse_known_args(args, namespace)
+        if not extra or self._subparsers is not None:
+            return found, extra
+        self._words = ()  # what is unknown is named below
+        options = [word for word in extra if word.startswith("-")]
+        listed = [each for each in self._get_positional_actions() if each.nargs in ("*", "+")]
+        if listed and not options:
+            setattr(found, listed[0].dest, [*getattr(found, listed[0].dest), *extra])
+            return found, []
+        if not options:
+            self.error(f"found {' '.join(extra)!r} in excess, expected nothing more")
+        known = self._option_string_actions
+        hint = did_you_mean(options[0].partition("=")[0], known) or "; --help lists the options"
+        self.error(f"found the option {options[0]}, which it does not have{hint}")
+
+    def _unknown_option_hint(self) -> str:
+        """Return the option that a misspelled one was meant to be: it may be the missing one."""
+        known = self._option_string_actions
+        given = [word.partition("=")[0] for word in self._words if word.startswith("--")]
+        unknown = [word for word in given if not any(each.startswith(word) for each in known)]
+        hints = [f"; {word}{hint}" for word in unknown if (hint := did_you_mean(word, known))]
+        return "".join(hints[:1]).replace("; did", ": did", 1)
 
     def format_help(self) -> str:
         from rmqpy.cli.help_texts import epilog_of

@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
+
+from attrs import define
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
-__all__ = ["console_of", "printable", "show"]
+__all__ = ["Rows", "console_of", "printable", "show"]
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) != "\t"}
 _CONTROL |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
@@ -34,6 +37,13 @@ _STYLES = (
 )
 """What is coloured: pattern and style, a later one over an earlier one."""
 
+_CELL_STYLES = (
+    (r"^(?:unreachable|damaged journal|half .*|flag is off, .*|stopped uncleanly)$", "bold red"),
+    (r"^runs\b.*|^(?:leader|master)\b.*", "green"),
+    (r" \(configured\)$|^never$", "dim"),
+)
+"""The same for the cells of tables."""
+
 _LABEL = re.compile(r" *(?:\d+\. |-> |(?:found|next): +|note: )?")
 NARROWEST = 40
 """The width below which lines are not broken."""
@@ -46,16 +56,58 @@ def printable(text: str) -> str:
     return text.translate(_CONTROL)
 
 
-def show(lines: Iterable[str], stream: TextIO | None = None) -> None:
-    """Print lines on stdout, or on ``stream``."""
+@define(slots=True, frozen=True)
+class Rows:
+    """A table: its head and its rows, all with as many cells."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def plain(self) -> Iterator[str]:
+        """Yield the lines for a file or a pipe: columns as wide as their longest cell."""
+        rows = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = zip(row, widths, strict=True)
+            yield "  ".join(f"{text:<{width}}" for text, width in cells).rstrip()
+
+
+def show(lines: Iterable[str | Rows], stream: TextIO | None = None) -> None:
+    """Print lines and tables on stdout, or on ``stream``."""
     out = stream or sys.stdout
     console = console_of(out)
-    for line in map(printable, lines):
+    for item in lines:
         if console is None:
-            print(line, file=out)
-            continue
-        for part in _broken(_styled(line), console.width):
-            console.print(part, soft_wrap=True)
+            for line in [item] if isinstance(item, str) else item.plain():
+                print(printable(line), file=out)
+        elif isinstance(item, Rows):
+            console.print(_table(item, console.width))
+        else:
+            for part in _broken(_styled(printable(item)), console.width):
+                console.print(part, soft_wrap=True)
+
+
+def _table(rows: Rows, width: int) -> Table:
+    """Return a table that fits the terminal: long cells are broken, at blanks if that is enough."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    longest = [
+        max(len(word) for cell in column for word in (*cell.split(), ""))
+        for column in zip(rows.head, *rows.rows, strict=True)
+    ]
+    fits = sum(longest) + len(longest) - 1 <= width
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    for title, size in zip(rows.head, longest, strict=True):
+        table.add_column(Text(printable(title)), overflow="fold", min_width=size if fits else None)
+    for row in rows.rows:
+        cells = [Text(printable(cell)) for cell in row]
+        for cell in cells:
+            for pattern, style in _CELL_STYLES:
+                cell.highlight_regex(pattern, style)
+        table.add_row(*cells)
+    return table
 
 
 def console_of(stream: TextIO) -> Console | None:

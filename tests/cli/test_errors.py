@@ -149,3 +149,31 @@ def test_the_nearest_topic_is_suggested_by_the_name_server(
     finally:
         ended.set()
         server.join()
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("upgrade status --fromat json", "did you mean --format?"),
+        ("upgrade run --untill verified", "did you mean --until?"),
+        ("upgrade switch n0 --self_id n0=n0", "did you mean --self-id?"),
+        ("store inspect --qqq=1 DIR", "--help lists the options"),
+        ("upgrade finalize n0 n1", "found 'n1' in excess"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    err = capsys.readouterr().err
+    assert ended.value.code == 1 and hint in err and err.startswith("usage: rmqpy " + line[:5])
+
+
+def test_replicas_may_follow_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = (main(words.split()) for words in ("upgrade check n0 -c n0=a n1 -c n1=b",) * 2)
+    assert first == second == 1
+    assert "unrecognized" not in capsys.readouterr().err

@@ -13,7 +13,7 @@ from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.cli import main
 from rmqpy.cli.progress import ProgressLine
 from rmqpy.cli.render_findings import Report
-from rmqpy.cli.terminal import show
+from rmqpy.cli.terminal import Rows, show
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 LINES = (
@@ -108,3 +108,31 @@ def test_commands_are_plain_when_stdout_is_no_terminal(
     printed = capsys.readouterr()
     assert "\x1b" not in printed.out + printed.err
     assert max(map(len, printed.out.splitlines())) > 50
+
+
+TABLE = Rows(
+    ("member", "role", "state"),
+    [("n0", "leader", "runs as member"), ("n1", "SLAVE (configured)", "stopped uncleanly")],
+)
+
+
+def test_a_table_in_a_pipe_has_columns() -> None:
+    stream = io.StringIO()
+    show([TABLE], stream)
+    assert stream.getvalue().splitlines() == [
+        "member  role                state",
+        "n0      leader              runs as member",
+        "n1      SLAVE (configured)  stopped uncleanly",
+    ]
+
+
+@pytest.mark.parametrize("columns", [30, 60, 120])
+def test_a_table_on_a_terminal_fits(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show([TABLE], terminal)
+    assert "\x1b[1;31m" in terminal.getvalue()
+    plain = ESCAPE.sub("", terminal.getvalue())
+    assert all(len(line.rstrip()) <= columns for line in plain.splitlines())
+    assert "leader" in plain and ("stopped uncleanly" in plain or columns < 60)

@@ -51,6 +51,8 @@ def test_run_sets_the_fence_before_it_stops_the_members(
     confs = " ".join(f"{loaded.root}/{name}/broker.conf" for name in MEMBERS)
     code, out, err = run(f"init {confs}")
     assert code == 0, out + err
+    members = json.loads(run("status --format json")[1])["members"]
+    assert sorted(each["role"] for each in members) == ["follower", "follower", "leader"]
     code, out, _ = run("next --back --yes")
     assert code == 2 and "first stop all writes: rmqpy admin fence -n 127.0.0.1:" in out
     text = Path("group.toml").read_text()

@@ -180,6 +180,32 @@ def test_a_killed_apply_is_continued_by_the_next_step(
 
 
 @pytest.mark.slow
+def test_finalize_does_not_remove_the_only_way_back(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    code, out, err = run("finalize")
+    assert code == 0 and "nothing to give up" in out, (out, err)
+    code, _, err = run("rollback")
+    assert code == 2 and "nothing to roll back" in err, "an empty member is no obstacle"
+    assert run("run --until switched --yes")[0] == 0
+    code, _, err = run("finalize")
+    assert code == 2 and "finalize removes rollback" in err
+    code, _, err = run("leave")
+    assert code == 2 and "rmqpy upgrade rollback takes a switch without entries back" in err
+    assert run("rollback")[0] == 0 and state_of(run) == "aligned"
+
+
+def test_a_verb_in_the_wrong_place_names_the_right_one(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"init {CONFS}")
+    code, _, err = run("apply")
+    assert code == 1 and "write it with rmqpy upgrade plan" in err
+    monkeypatch.chdir(lagging / "n0")
+    code, _, err = run("status")
+    assert code == 1 and f"change to {lagging}" in err
+
+
+@pytest.mark.slow
 def test_an_unknown_state_is_refused_with_the_nearest(lagging: Path, run: RunUpgrade) -> None:
     run(f"init {CONFS}")
     code, _, err = run("run --until verifid --yes")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.errors import error_json
 from rmqpy.cli.given_files import read_secret
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
-from rmqpy.cli.terminal import show
+from rmqpy.cli.terminal import Rows, show
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -100,7 +100,10 @@ def journal_json(journal: Journal) -> dict[str, Any]:
 
 
 def print_result(
-    options: argparse.Namespace, value: object, lines: Iterable[str], stream: TextIO | None = None
+    options: argparse.Namespace,
+    value: object,
+    lines: Iterable[str | Rows],
+    stream: TextIO | None = None,
 ) -> None:
     if options.format == "json":
         json.dump(value, sys.stdout, indent=1, ensure_ascii=False)

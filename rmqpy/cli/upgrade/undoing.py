@@ -22,7 +22,7 @@ def add_verbs(verbs: Commands) -> None:
     ):
         verb = add_verb(verbs, name, text, run)
         verb.add_argument("directory", nargs="?", metavar="DIR")
-        verb.set_defaults(of_group=True, token_file=None, authority=None)
+        verb.set_defaults(of_group=True, may_be_empty=True, token_file=None, authority=None)
         if run is _rollback:
             verb.add_argument(
                 "--plan", metavar="ID", help="the plan that is meant, if status shows several"

@@ -102,8 +102,11 @@ def read_member_facts(
         return evolve(bare, problem=f"found no directory {plan.root}, expected storePathRootDir")
     try:
         store = read_facts(files, plan.root, plan.settings, holder)
-    except (RmqError, OSError) as error:
+    except RmqError as error:
         return evolve(bare, problem=str(error))
+    except OSError as error:
+        problem = f"{error.filename}: found {error.strerror}, expected files that can be read"
+        return evolve(bare, problem=f"{problem}; run the command as the user of the broker")
     found = evolve(
         bare,
         running=store.running,

@@ -31,8 +31,8 @@ class NextStep(Enum):
 
 
 TEXTS: Final[Mapping[NextStep, str]] = {
-    NextStep.STOP: "stop the brokers that run: the master first, then the slaves",
-    NextStep.START: "start the brokers that do not run",
+    NextStep.STOP: "those that run: the master first, then the slaves",
+    NextStep.START: "those that do not run: the master first, then the slaves",
     NextStep.PLAN: "`plan`: compare the members and write what makes them equal",
     NextStep.APPLY: "`apply`: carry out the plan; nothing is lost, everything is journaled",
     NextStep.SWITCH: "`switch`: close the old log and write the DLedger settings of all members",
@@ -40,7 +40,7 @@ TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.FINALIZE: "`finalize`: remove the undo records; until then a plan can be taken back",
     NextStep.LEAVE: "`leave`: plan the way back to master and slaves",
     NextStep.RESUME: "`apply`: continue the plan that was interrupted",
-    NextStep.ROLLBACK: "`rollback`: finish taking the plan back",
+    NextStep.ROLLBACK: "`rollback`: take the last step back, to the byte",
     NextStep.LOOK: "read what `status` says of the members; only a person can decide",
     NextStep.NOTHING: "nothing",
 }

@@ -138,7 +138,10 @@ def plan_leaving(context: PlanContext) -> Plan:
     """Return the plan of the way back for the members of this host."""
     state = detect(context.group)
     if state not in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
-        raise UpgradeRefusedError(f"the replicas are {state.value}: only DLedger stores can leave")
+        raise UpgradeRefusedError(
+            f"found replicas that are {state.value}, expected a DLedger log with entries: only that"
+            " can leave; rmqpy upgrade rollback takes a switch without entries back"
+        )
     names = BEFORE_LEAVING
     if state is GroupState.DLEDGER_ONLY:
         # Without an old log there is no divide; members may have expired different files.

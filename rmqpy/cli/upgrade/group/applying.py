@@ -15,6 +15,7 @@ from rmqpy.cli.upgrade.contexts import locked, plan_context_of
 from rmqpy.cli.upgrade.group.hosts import DRIVER, long_form, reach_hosts, run_there
 from rmqpy.cli.upgrade.output import journal_json, print_result
 from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
+from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.given import GivenGroup
@@ -28,6 +29,13 @@ def apply_group(options: argparse.Namespace, group: GivenGroup) -> int:
 
     reach_hosts(options, group.file)
     resumed = {} if options.dry_run else _resume(options, group)
+    if resumed and options.plan is None and not group.plan.exists():
+        return _print_journals(options, resumed)
+    if options.plan is None and not group.plan.exists():
+        raise RmqError(
+            "found no plan.json beside group.toml, expected the plan; write it with rmqpy upgrade"
+            " plan, or for the way back with rmqpy upgrade leave"
+        )
     plan = signed_plan(options.plan or str(group.plan), read_secret(options.key))
     if resumed and plan.id not in {journal["plan"] for journal in resumed.values()}:
         return _print_journals(options, resumed)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.group.facts import view_group
 from rmqpy.cli.upgrade.group.hosts import reach_hosts
+from rmqpy.cli.upgrade.group.roles import running_roles
 from rmqpy.cli.upgrade.group.table import command_of, group_json, group_lines
 from rmqpy.cli.upgrade.options import add_verb
 from rmqpy.cli.upgrade.output import ask, print_result
@@ -65,7 +66,7 @@ def show_group(options: argparse.Namespace, group: GivenGroup) -> int:
 
 
 def _show(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep) -> None:
-    given = group.file, view, step, now_ms()
+    given = group.file, view, step, running_roles(group.file, view), now_ms()
     print_result(options, group_json(*given), group_lines(*given))
 
 
@@ -118,7 +119,8 @@ def _run(options: argparse.Namespace) -> int:
     view = view_group(options, group)
     step = view.state.next_step(returning=returning and not reaches(view.state, target))
     if options.format == "json":
-        value = group_json(group.file, view, step, now_ms())
+        roles = running_roles(group.file, view)
+        value = group_json(group.file, view, step, roles, now_ms())
         print_result(options, {"steps": steps, **value}, ())
     else:
         _show(options, group, view, step)

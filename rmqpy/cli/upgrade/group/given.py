@@ -88,6 +88,12 @@ def use_group(options: argparse.Namespace) -> GivenGroup | None:
         return None
     group = load_group(Path.cwd())
     if group is None:
+        above = next((each for each in Path.cwd().parents if (each / "group.toml").is_file()), None)
+        if above is not None:
+            raise RmqError(
+                f"found no group.toml in this directory, but one in {above}, expected it here;"
+                f" change to {above}"
+            )
         raise RmqError(
             "found no replica in the command and no group.toml in this directory, expected one of"
             " them; give replicas as NAME=DIR, or write the file with rmqpy upgrade init"

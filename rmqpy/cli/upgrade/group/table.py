@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from rmqpy.cli.terminal import Rows
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.facts import GroupView
@@ -16,15 +18,21 @@ if TYPE_CHECKING:
 HEAD = ("member", "role", "state", "since", "log end", "last proof")
 
 
-def group_lines(group: GroupFile, view: GroupView, step: NextStep, now_ms: int) -> Iterator[str]:
-    """Yield the table, the state, and the next step."""
+Roles = Mapping[str, str]
+"""The present roles of running brokers, by member."""
+
+
+def group_lines(
+    group: GroupFile, view: GroupView, step: NextStep, roles: Roles, now_ms: int
+) -> Iterator[str | Rows]:
+    """Yield the state, the table, and the next step."""
     from rmqpy.upgrade.group.states import TEXTS
 
     state = view.state
     yield f"group {group.broker}: {state.name}; {state.meaning}"
     yield f"clients are served: {state.served}"
-    rows = [_row(group, each, view.facts.proof, now_ms) for each in view.facts.members]
-    yield from _columns([HEAD, *rows])
+    proof = view.facts.proof
+    yield Rows(HEAD, [_row(group, each, proof, roles, now_ms) for each in view.facts.members])
     for each in view.facts.members:
         for text in (each.problem, each.damage):
             if text:
@@ -34,7 +42,9 @@ def group_lines(group: GroupFile, view: GroupView, step: NextStep, now_ms: int) 
     yield f"way back: {state.back}"
 
 
-def group_json(group: GroupFile, view: GroupView, step: NextStep, now_ms: int) -> dict[str, Any]:
+def group_json(
+    group: GroupFile, view: GroupView, step: NextStep, roles: Roles, now_ms: int
+) -> dict[str, Any]:
     state, proof = view.state, view.facts.proof
     return {
         "group": group.broker,
@@ -48,11 +58,16 @@ def group_json(group: GroupFile, view: GroupView, step: NextStep, now_ms: int) -
             dict(
                 zip(
                     ("member", "role", "state", "since", "end", "proof"),
-                    _row(group, each, proof, now_ms),
+                    _row(group, each, proof, roles, now_ms),
                     strict=True,
                 )
             )
-            | {"plan": each.plan, "journal": each.journal, "problem": each.problem or each.damage}
+            | {
+                "role_now": roles.get(each.name),
+                "plan": each.plan,
+                "journal": each.journal,
+                "problem": each.problem or each.damage,
+            }
             for each in view.facts.members
         ],
         "contradictions": list(view.contradictions),
@@ -76,14 +91,15 @@ def command_of(step: NextStep) -> str:
 
 
 def _row(
-    group: GroupFile, member: MemberFacts, proof: ProofFacts | None, now_ms: int
+    group: GroupFile, member: MemberFacts, proof: ProofFacts | None, roles: Roles, now_ms: int
 ) -> tuple[str, ...]:
     from rmqpy.upgrade.group.member_stage import stage_of
 
     given = group.member(member.name)
     if member.problem:
-        return (member.name, given.role, stage_of(member).value, "-", "-", "-")
-    role = f"member {given.id}" if member.dledger else member.keys.get("brokerRole") or given.role
+        return (member.name, f"{given.role} (configured)", stage_of(member).value, "-", "-", "-")
+    configured = f"member {given.id}" if member.dledger else member.keys.get("brokerRole")
+    role = roles.get(member.name) or f"{configured or given.role} (configured)"
     since_ms = max(member.turned_ms, member.since_ms if member.journal else 0)
     return (
         member.name,
@@ -103,13 +119,6 @@ def _proof(member: MemberFacts, proof: ProofFacts | None, now_ms: int) -> str:
         return f"{age}, failed"
     grown = member.end - proof.ends[member.name]
     return age if not grown else f"{age}, {grown:+} bytes since"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = zip(row, widths, strict=True)
-        yield "  ".join(f"{text:<{width}}" for text, width in cells).rstrip()
 
 
 def _time(time_ms: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.carry_out import described, recorded_context
 from rmqpy.cli.upgrade.contexts import locked
+from rmqpy.cli.upgrade.group.facts import view_group
 from rmqpy.cli.upgrade.group.hosts import reach_hosts, run_there
 from rmqpy.cli.upgrade.output import journal_json, print_result
 from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
@@ -73,16 +74,32 @@ def _can_be_undone(facts: MemberFacts) -> bool:
 
 
 def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
-    """Give up the way back of the last plans, on all members."""
+    """Give up the way back of the last plans, on all members that have carried one out.
+
+    Raise UpgradeRefusedError if the group would be left without any way back.
+    """
+    from rmqpy.upgrade.group.states import LEAVING, SWITCHED, SWITCHING
     from rmqpy.upgrade.plan.engine import finalize
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
     reach_hosts(options, group.file)
+    view = view_group(options, group)
+    proven = view.facts.is_proven_since_the_plan
+    if view.state in (SWITCHING, SWITCHED, LEAVING) and not proven:
+        raise UpgradeRefusedError(
+            f"found the group {view.state.name}: {view.state.meaning}; expected it to be"
+            " verified or to run, because finalize removes rollback, which is the only way back"
+            " until then; follow rmqpy upgrade status"
+        )
+    planned = {each.name for each in view.facts.members if each.journal}
     done: dict[str, Any] = {
         each.name: journal_json(finalize(recorded_context(options, each.root)))
         for each in local_replicas(options)
+        if each.name in planned
     }
-    for member in group.file.linked:
+    for member in (each for each in group.file.linked if each.name in planned):
         done[member.name] = run_there(options, member, ["finalize", member.directory])
     lines = [f"{name}: the upgrade is final, undo records removed" for name in done]
+    lines = lines or ["no member has carried out a plan: there is nothing to give up"]
     print_result(options, done, lines)
     return EXIT_DONE
