@@ -94,7 +94,7 @@ HAZARDS = (
         "H12",
         "tables of a slave are older than the master's or missing",
         ("tables-agree", "tables-there", "tables-readable"),
-        "plan merges them: the largest value wins",
+        "plan, join, and leave merge them: the largest offset and the later version win",
     ),
     Hazard(
         "H13",
