@@ -20,6 +20,8 @@ from rmqpy.cli import EXIT_DONE
 __all__ = ["Alarm", "Result", "run_faults", "run_healthy"]
 
 EQUAL = "EQUAL"
+TELLING = ("fsck", "verify")
+"""Commands that report a fault with exit code 0, too: notes, and how far a replica is behind."""
 
 
 @define(frozen=True)
@@ -95,7 +97,8 @@ class _Bench:
             store.restore()
         reports = {}
         for command in COMMANDS:
-            lines = answers[command].new_lines(self.healthy[node][command], notes=command == "fsck")
+            notes = command in TELLING
+            lines = answers[command].new_lines(self.healthy[node][command], notes=notes)
             if lines:
                 reports[command] = min(lines, key=_verdict_last)
         equal = tuple(command for command in COMMANDS if EQUAL in answers[command].lines)
