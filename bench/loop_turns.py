@@ -1,0 +1,109 @@
+"""Run an ``rmqpy`` command and record the CPU time of the turns of its loop.
+
+    python bench/loop_turns.py FILE broker -c broker.conf
+
+At SIGUSR1 the record since the last one is written to ``FILE`` as JSON: the number of turns, their
+CPU time, and the longest turns with the callback that took most of each. A turn includes garbage
+collection, and excludes waiting: the load of the machine is not in it. asyncio's loop is used,
+because uvloop does not show its turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import json
+import os
+import signal
+import sys
+import time
+from asyncio import base_events, events
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from attrs import define, field
+
+LONGEST_COUNT: Final = 8
+LOOP_THREAD_NS: Final = time.thread_time_ns
+
+
+@define(slots=True, eq=False)
+class TurnRecorder:
+    """The turns since the last report."""
+
+    path: Path
+    count: int = 0
+    total_ns: int = 0
+    longest: list[tuple[int, str]] = field(factory=list)
+    _callback_ns: int = 0
+    _callback: str = ""
+
+    def install(self) -> None:
+        """Measure every turn and callback of asyncio's loop from now on."""
+        loop_class: Any = base_events.BaseEventLoop
+        handle_class: Any = events.Handle
+        run_once, run = loop_class._run_once, handle_class._run
+
+        def turn(loop: Any) -> None:
+            self._callback_ns, begin = 0, LOOP_THREAD_NS()
+            try:
+                run_once(loop)
+            finally:
+                self._ended(LOOP_THREAD_NS() - begin)
+
+        def callback(handle: Any) -> None:
+            begin = LOOP_THREAD_NS()
+            run(handle)
+            used = LOOP_THREAD_NS() - begin
+            if used > self._callback_ns:
+                self._callback_ns, self._callback = used, _name_of(handle)
+
+        loop_class._run_once = turn
+        handle_class._run = callback
+        signal.signal(signal.SIGUSR1, self._report)
+
+    def _ended(self, used_ns: int) -> None:
+        self.count += 1
+        self.total_ns += used_ns
+        if len(self.longest) < LONGEST_COUNT:
+            heapq.heappush(self.longest, (used_ns, self._callback))
+        elif used_ns > self.longest[0][0]:
+            heapq.heapreplace(self.longest, (used_ns, self._callback))
+
+    def _report(self, _signal: int, _frame: FrameType | None) -> None:
+        content = {
+            "turns": self.count,
+            "cpu_ms": self.total_ns / 1e6,
+            "longest_ms": [[used / 1e6, name] for used, name in sorted(self.longest, reverse=True)],
+        }
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        os.replace(temporary, self.path)
+        self.count = self.total_ns = 0
+        self.longest.clear()
+
+
+def _name_of(handle: Any) -> str:
+    """Return the name of a callback: of a step of a task, that of its coroutine, and of a callback
+    that only calls its first argument, that of the argument.
+    """
+    called = handle._callback
+    if handle._args and callable(handle._args[0]):
+        called = handle._args[0]
+    task = getattr(called, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        return getattr(task.get_coro(), "__qualname__", repr(task))
+    return getattr(called, "__qualname__", repr(called))
+
+
+def main() -> int:
+    sys.modules["uvloop"] = None  # type: ignore[assignment]
+    TurnRecorder(Path(sys.argv[1])).install()
+    from rmqpy.cli import main as run_command
+
+    return run_command(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
