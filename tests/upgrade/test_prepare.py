@@ -494,3 +494,15 @@ def test_queues_are_built_at_the_given_rate(make_rig: MakeUpgradeRig) -> None:
     assert found.staged_bytes == len(staged.data)
     slept = sum(sum(clock.slept) for clock in clocks[-1:])
     assert slept >= (found.staged_bytes + 2 * staged.extent * 0.9) / 100
+
+
+@pytest.mark.slow
+def test_the_source_of_a_file_on_the_stage_is_not_needed(lagging: Path, run: RunUpgrade) -> None:
+    run(f"prepare {GROUP} --rate 0")
+    assert run(f"plan {GROUP} --out plan.json")[0] == 0
+    expected = log_of(lagging / "n0")
+    first = min((lagging / "n0/commitlog").iterdir())
+    first.unlink()
+    code, _, text = run(f"apply {GROUP} --plan plan.json --node n2")
+    assert code == 0, text
+    assert log_of(lagging / "n2") == expected

@@ -46,7 +46,7 @@ def check_sources(context: NodeContext, node: NodePlan) -> None:
     """Read the last byte of every range that will be copied. Raise RmqError if it is missing."""
     ends: dict[tuple[str, str], int] = {}
     for op in node.ops:
-        if op.source is not None:
+        if op.source is not None and op.needs_source(context):
             replica, path, end = op.source
             ends[replica, path] = max(end, ends.get((replica, path), 0))
     for (replica, path), end in ends.items():

@@ -36,6 +36,10 @@ class Op(ABC):
         """The replica, its file, and the end of the range that is copied from there, if any."""
         return None
 
+    def needs_source(self, context: NodeContext) -> bool:
+        """Return whether the bytes of :attr:`source` are not on this host's stage already."""
+        return self.source is not None
+
     @abstractmethod
     def state(self, context: NodeContext) -> OpState:
         """Return the state of the directory as this operation sees it."""

@@ -60,6 +60,9 @@ class Create(Op):
             return OpState.BEFORE
         return OpState.AFTER if found == self.after else OpState.OTHER
 
+    def needs_source(self, context: NodeContext) -> bool:
+        return self._staged(context) is None
+
     def _staged(self, context: NodeContext) -> str | None:
         """Return the path of this file if it waits on the stage."""
         path = Stage(context.files, context.root, LOG).path(self.path.rpartition("/")[2])
