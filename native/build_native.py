@@ -21,6 +21,7 @@ SOURCES = (
     "sums",
     "header",
     "append",
+    "copy",
     "replies",
     "table",
     "feed",

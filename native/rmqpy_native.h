@@ -515,6 +515,10 @@ void rmq_hold_sweep(rmq_core *core);
  * after the last two, call again. */
 int rmq_resume(rmq_core *core);
 
+/* Append copies of delayed messages to the queues that they name. `messages` has the offset and size
+ * of each. Returns how many were appended, from the first one on; Python delivers the next. */
+int64_t rmq_deliver(rmq_core *core, const int64_t *messages, int64_t count);
+
 /* Send the collected replies. Returns how many entries were not sent completely. */
 int64_t rmq_send(rmq_core *core);
 
@@ -884,6 +888,7 @@ static inline int rmq_is_within(size_t length, int64_t position, int64_t size)
 /* The transaction bits of a record's flags. */
 #define RMQ_TRANSACTION_MASK 0xC
 #define RMQ_TRANSACTION_PREPARED 0x4
+#define RMQ_TRANSACTION_COMMIT 0x8
 #define RMQ_TRANSACTION_ROLLBACK 0xC
 
 /* Return whether a record with these flags has a unit in its consume queue. */

@@ -145,6 +145,7 @@ class Broker:
     periodic: PeriodicWork
     server: BrokerServer
     fast_port: FastPort
+    delivery: ScheduleMessageService
     services: MasterServices
     fence: WriteFence
     settings: BrokerConfigProcessor
@@ -522,6 +523,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         periodic=periodic,
         server=server,
         fast_port=FastPort(server),
+        delivery=delivery,
         services=MasterServices((delivery, transaction_checks), internal_messages.fail),
         fence=fence,
         settings=settings,
@@ -626,4 +628,5 @@ def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed
     broker.server.install_fast_path(fast)
     broker.hold.watch_queues(fast.watch)
     store.dispatcher.install_accelerator(fast)
+    broker.delivery.install_accelerator(fast)
     return fast

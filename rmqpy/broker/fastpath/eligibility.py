@@ -175,6 +175,12 @@ class FastPathEligibility:
         )
 
     @property
+    def may_copy(self) -> bool:
+        """Whether copies of delayed messages can be stored now."""
+        store = self._sources.store
+        return not self._appends_crc and store.health.is_healthy and store.appender.is_ready()
+
+    @property
     def acknowledged_offset(self) -> int:
         """The log offset up to which replies may leave."""
         marks = self.marks

@@ -329,6 +329,33 @@ class FastPath:
     def channel(self, number: int) -> FeedChannel | None:
         return self._channels[number]
 
+    # Accelerator of the delivery of delayed messages
+
+    def deliver(self, messages: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Stage copies of ``messages``, each an offset and a size. Return how many, from the first
+        one on, and the offset at which the last of them ends.
+        """
+        if self.core is None or not self._eligibility.may_copy:
+            return 0, 0
+        self.refresh()
+        self._tables.learn_log(messages[0][0])
+        places = ffi.new("int64_t[]", [number for message in messages for number in message])
+        if self._dledger is None:
+            count: int = lib.rmq_deliver(self.core, places, len(messages))
+        else:
+            before = self._take_grant()
+            count = lib.rmq_deliver(self.core, places, len(messages))
+            self._propose(before)
+        self.before_fallback()
+        self.needs_refresh = True
+        return count, self._staging.state[END]
+
+    def learn_copies(self, topic: str, queue_id: int) -> None:
+        """Learn a queue in which Python has stored a copy."""
+        if self.core is not None:
+            self._tables.learn_copies(topic, queue_id)
+            self._share_cells()
+
     # Accelerator of the dispatcher
 
     def take(self, piece: ScanRange, listener: ArrivalListener | None) -> tuple[int, int] | None:

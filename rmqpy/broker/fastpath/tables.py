@@ -259,6 +259,18 @@ class FastPathTables:
             if 0 <= known < target.send_queues:
                 slot.cells[known] = cell
 
+    def learn_copies(self, topic: str, queue_id: int) -> None:
+        """Learn a queue in which Python has stored the copy of a delayed message."""
+        slot = self._topic(topic)
+        if slot is not None and 0 <= queue_id < len(slot.queues):
+            tails = self._sources.store.appender.tails
+            slot.cells[queue_id] = tails.index_of((topic.encode(), queue_id))
+
+    def learn_log(self, offset: int) -> None:
+        """Map the segment of the log that holds ``offset``."""
+        for files in self._log_files:
+            files.learn(offset)
+
     def learn_pull(
         self, reader_name: tuple[str, str], queue_id: int, offset: int, accounts: int
     ) -> None:

@@ -96,7 +96,7 @@ class InternalMessageWriter:
             size = result.end - result.physical_offsets[0]
             elapsed_ms = self.scheduler.monotonic_ms() - began_ms
             self.statistics.messages_put(1, size, elapsed_ms)
-        self._wait(results[-1].end, done)
+        self.wait(results[-1].end, done)
         return results
 
     def fail(self) -> None:
@@ -109,7 +109,8 @@ class InternalMessageWriter:
             for waiting in queue:
                 waiting.done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
-    def _wait(self, end: int, done: Done) -> None:
+    def wait(self, end: int, done: Done) -> None:
+        """Call ``done`` when the messages staged up to ``end`` are stored, or have failed."""
         marks = tuple(self.sink.acknowledged(False))
         queue = self._waiting_by_marks.setdefault(marks, deque())
         queue.append(_WaitingMessage(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from attrs import define, field
 
@@ -124,10 +124,25 @@ Turn = Callable[[Callable[[], None]], None]
 """Runs work that writes messages as one turn of the broker, at whose end they are committed."""
 
 
+class DeliveryAccelerator(Protocol):
+    """The delivery in C of messages in the usual form."""
+
+    def deliver(self, messages: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Stage copies of ``messages``, each an offset and a size. Return how many, from the first
+        one on, and the offset at which the last of them ends.
+        """
+
+    def learn_copies(self, topic: str, queue_id: int) -> None:
+        """Learn a queue in which Python has stored a copy."""
+
+
 @define(slots=True, eq=False, repr=False)
 class _Delivery:
+    """``count`` consecutive messages of a level, which are acknowledged together."""
+
     offset: int
     done: bool = False
+    count: int = 1
 
 
 @define(slots=True, eq=False, repr=False)
@@ -145,6 +160,10 @@ class _Level:
     def queue_id(self) -> int:
         return self.number - 1
 
+    @property
+    def in_flight(self) -> int:
+        return self.next - self.pending[0].offset if self.pending else 0
+
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class ScheduleMessageService:
@@ -157,8 +176,12 @@ class ScheduleMessageService:
     messages: InternalMessageWriter
     scheduler: Scheduler
     turn: Turn
+    _accelerator: DeliveryAccelerator | None = field(default=None, init=False)
     _levels: list[_Level] = field(factory=list, init=False)
     _timer: Timer | None = field(default=None, init=False)
+
+    def install_accelerator(self, accelerator: DeliveryAccelerator) -> None:
+        self._accelerator = accelerator
 
     def start(self) -> None:
         """Start delivering, because this broker is a master now. Has no effect if started."""
@@ -212,24 +235,43 @@ class ScheduleMessageService:
         """Deliver up to ``budget`` messages of a level; return how many were examined."""
         self._settle_offset(level)
         now_ms = self.scheduler.now_ms()
-        count = min(budget, IN_FLIGHT_MAX - len(level.pending))
+        count = min(budget, IN_FLIGHT_MAX - level.in_flight)
         if count <= 0 or not self.messages.has_room:
             self._postpone(level, POLL_MS)
             return 0
         units = self.queues.queue_units(SCHEDULE_TOPIC, level.queue_id, level.next, count)
-        examined = 0
-        for physical_offset, _, due_ms in units:
+        due: list[tuple[int, int]] = []
+        times: list[int] = []
+        for physical_offset, size, due_ms in units:
             if due_ms > now_ms + level.delay_ms:
                 due_ms = now_ms  # the clock was set back, or the delay of the level was shortened
             if due_ms > now_ms:
                 self._postpone(level, due_ms - now_ms)
                 break
-            examined += 1
-            if not self._deliver_one(level, physical_offset, due_ms):
-                break
+            due.append((physical_offset, size))
+            times.append(due_ms)
         if not units:
             self._postpone(level, POLL_MS)
+        examined = 0
+        while examined < len(due):
+            if level.search is None:
+                examined += self._deliver_in_c(level, due[examined:])
+                if examined == len(due):
+                    break
+            examined += 1
+            if not self._deliver_one(level, due[examined - 1][0], times[examined - 1]):
+                break
         return examined
+
+    def _deliver_in_c(self, level: _Level, due: Sequence[tuple[int, int]]) -> int:
+        """Deliver messages at ``level.next``; return how many."""
+        count, end = self._accelerator.deliver(due) if self._accelerator is not None else (0, 0)
+        if count:
+            delivery = _Delivery(level.next, count=count)
+            level.pending.append(delivery)
+            level.next += count
+            self.messages.wait(end, self._done(level, delivery))
+        return count
 
     def _postpone(self, level: _Level, wait_ms: int) -> None:
         """Postpone the next check of a level."""
@@ -288,6 +330,11 @@ class ScheduleMessageService:
         return ExpectedCopy(message, topic, queue_id, due_ms)
 
     def _write(self, level: _Level, delivery: _Delivery, expected: ExpectedCopy) -> None:
+        results = self.messages.submit([delivery_of(expected)], self._done(level, delivery))
+        if self._accelerator is not None and results[0].status is PutMessageStatus.PUT_OK:
+            self._accelerator.learn_copies(expected.topic, expected.queue_id)
+
+    def _done(self, level: _Level, delivery: _Delivery) -> Callable[[PutMessageStatus], None]:
         def done(status: PutMessageStatus) -> None:
             if level not in self._levels:
                 return
@@ -306,7 +353,7 @@ class ScheduleMessageService:
             else:
                 self._retry(level, delivery, status)
 
-        self.messages.submit([delivery_of(expected)], done)
+        return done
 
     def _retry(self, level: _Level, failed: _Delivery, status: PutMessageStatus) -> None:
         """Continue the level at ``failed``, dropping the deliveries after it."""
@@ -323,7 +370,8 @@ class ScheduleMessageService:
 
     def _settle(self, level: _Level) -> None:
         while level.pending and level.pending[0].done:
-            self.offsets.advance(level.number, level.pending.popleft().offset + 1)
+            done = level.pending.popleft()
+            self.offsets.advance(level.number, done.offset + done.count)
 
 
 def delay_progress(

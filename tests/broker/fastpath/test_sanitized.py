@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 ROOT = Path(__file__).parents[3]
 COMPARISONS = (
+    "tests/broker/fastpath/test_delivery.py",
     "tests/broker/fastpath/test_engine.py",
     "tests/broker/fastpath/test_frames.py",
     "tests/broker/fastpath/test_held_pulls.py",
