@@ -179,7 +179,9 @@ class MemberView:
                 self._check_flushed(parts[0])
         self.written.clear()
         self.entries_at_kill = {entry.index: entry.position for entry in kept}
-        self.flipped_at_end = {flip.index for flip in self.host.disk.flips.values()}
+        if parts is not None:  # Otherwise a killed start may have cut off a flipped entry.
+            self.flipped_at_end.clear()
+        self.flipped_at_end |= {flip.index for flip in self.host.disk.flips.values()}
         self._note_removed_files()
         self.host.disk.ledger_from = None
 
