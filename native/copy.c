@@ -71,7 +71,7 @@ static const rmq_topic *find_real_queue(const rmq_core *core, const rmq_properti
     return *queue_id < topic->queue_count && topic->cells[*queue_id] >= 0 ? topic : NULL;
 }
 
-/* Encode the copy of a message. Returns its end, or NULL if it may be too large. */
+/* Encode the copy of a message. Returns its end, or NULL if it is damaged or may be too large. */
 static uint8_t *put_copy(const rmq_core *core, stored_message *stored, const rmq_topic *topic, int64_t queue_id,
                          uint8_t *out)
 {
@@ -79,8 +79,12 @@ static uint8_t *put_copy(const rmq_core *core, stored_message *stored, const rmq
     const uint8_t *const record = stored->record, *const body = record + places->head_size;
     const size_t born = (rmq_load_int(record + SYS_FLAG_POSITION) & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u;
 
+    const uint32_t crc = places->body_length ? rmq_crc32(body, places->body_length) : 0u;
+    if (places->body_length && (int32_t)crc != rmq_load_int(record + 8))
+        return NULL; /* damaged: the copy would have a valid CRC */
+
     memcpy(out, record, places->head_size);
-    rmq_store32(out + 8, places->body_length ? rmq_crc32(body, places->body_length) : 0u);
+    rmq_store32(out + 8, crc);
     rmq_store32(out + QUEUE_ID_POSITION, (uint32_t)queue_id);
     rmq_store_long(out + QUEUE_OFFSET_POSITION, core->tails[topic->cells[queue_id]]);
     rmq_store_long(out + STORE_TIMESTAMP_POSITION + born, core->now_ms);

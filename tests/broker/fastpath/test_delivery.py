@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from harness.broker import flip_body, queue_messages
 from harness.fastpath import BrokerPair, MakeBrokerPair
 
 from rmqpy.config.keys import FlushDiskType
@@ -81,6 +82,43 @@ def test_deliveries_are_equal(
     for side in both:
         progress = side.harness.broker.delay_offsets
         assert progress.get(1) > 100 and progress.get(2) > 20
+
+
+def test_a_damaged_message_is_left_to_python(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    """The copy would have a valid CRC."""
+    both = pair()
+    rng = random.Random(3)
+    frames = b"".join(send(number, rng) for number in range(40))
+    for side in both:
+        side.harness.broker.delivery.start()
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, frames)
+        side.end_turn()
+        harness = side.harness
+        offsets = [
+            offset
+            for queue_id in (0, 1)
+            for offset, size, _ in harness.store.reader.queue_units(
+                "SCHEDULE_TOPIC_XXXX", queue_id, 0, 99
+            )
+            if size > 400
+        ]
+        for offset in offsets[1::2]:
+            flip_body(harness, offset)
+        harness.scheduler.advance(20_000)
+        side.end_turn()
+        delays = harness.broker.delay_offsets
+        assert delays.get(1) + delays.get(2) > 20
+        bodies = [
+            each.body
+            for topic in ("T", "U")
+            for queue_id in range(4)
+            for each in queue_messages(harness.store, topic, queue_id)
+        ]
+        assert len(offsets) > 4 and len(bodies) == 40 - len(offsets[1::2])
+    assert_same(both)
 
 
 class _Spy:
