@@ -54,8 +54,12 @@ class PortBlock:
         return self[BROKER_PORT_INDEX]
 
     def release(self) -> None:
+        """Let others use the ports. Only a test that has no server left should do it."""
         for guard in self._guards:
             guard.close()
+
+    def __del__(self) -> None:
+        self.release()
 
 
 _recent: deque[PortBlock] = deque(maxlen=RECENT_BLOCKS)

@@ -17,6 +17,7 @@ from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.compare import compare_manifests, verdict_on
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, Containment, Word
+from rmqpy.model.names import INITIAL_GROUPS
 
 Pair = tuple[Path, Path]
 Change = Callable[[dict[str, Any]], object]
@@ -191,3 +192,20 @@ def test_what_another_replica_has_is_not_gone_since_an_earlier_state(pair: Pair)
     assert alone.verdict == DIFFERENT
     assert "slave lacks CID_push" in text_of(alone)
     assert "went back since master: CID_push in Normal queue 0 is 3, not 22" in text_of(alone)
+
+
+def test_groups_that_every_start_creates_are_not_missing(pair: Pair) -> None:
+    """A Java member that has just started has not written them yet."""
+
+    def forget_initial_groups(tree: dict[str, Any]) -> None:
+        for name in INITIAL_GROUPS:
+            tree["subscriptionGroupTable"].pop(name, None)
+
+    change_table(pair[1], "subscriptionGroup.json", forget_initial_groups)
+    assert certificate_of(*pair).verdict.word is Word.EQUAL
+    change_table(
+        pair[1],
+        "subscriptionGroup.json",
+        lambda tree: tree["subscriptionGroupTable"].pop("CID_push"),
+    )
+    assert "slave lacks CID_push" in text_of(certificate_of(*pair))

@@ -16,7 +16,6 @@ from rmqpy.testing.ports import PortBlock, free_port_block
 @pytest.fixture
 def ports() -> PortBlock:
     block = free_port_block(4)
-    block.release()
     return block
 
 

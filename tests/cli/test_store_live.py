@@ -19,7 +19,6 @@ def running(copy_of: Callable[[str], Path], tmp_path: Path) -> Iterator[Path]:
     """Run our broker on the store of a killed Java broker, and yield the store."""
     store = copy_of("A-classic-killed-v497")
     block = free_port_block(4)
-    block.release()
     conf = write_broker_conf(
         tmp_path, block.broker_port, brokerName="broker-a", storePathRootDir=str(store)
     )

@@ -344,7 +344,6 @@ def run_attack(root: Path, attack: Callable[[FuzzAttack], Awaitable[None]]) -> F
     """Start both servers below ``root``, run ``attack``, and check that both still answer."""
     _raise_open_files_limit()
     ports = free_port_block(BROKER_PORT_COUNT + 1)
-    ports.release()
     site = RmqpySite(root)
     namesrv = site.namesrv("namesrv", ports[BROKER_PORT_COUNT])
     spec = BrokerSpec(

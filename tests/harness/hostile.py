@@ -242,7 +242,6 @@ async def besieged_site(folder: Path, scheduler: AsyncioScheduler) -> AsyncItera
     root = folder / "four" / "folders" / "further" / "down"
     (root / "namesrv").mkdir(parents=True)
     ports = free_port_block(5)
-    ports.release()
     namesrv = NamesrvProcess(
         load_namesrv_configuration(
             None,
@@ -290,7 +289,6 @@ Besiege = Callable[[Callable[[BesiegedSite], Awaitable[None]]], None]
 def running_broker(root: Path, **settings: str) -> Iterator[tuple[Target, BlockingConnection, int]]:
     """Run a broker; yield it, a connection to it, and a free port that ``settings`` may name."""
     ports = free_port_block(BROKER_PORT_COUNT + 2)
-    ports.release()
     free = ports[BROKER_PORT_COUNT]
     settings = {key: value.format(port=free) for key, value in settings.items()}
     spec = BrokerSpec(

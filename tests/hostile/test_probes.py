@@ -117,7 +117,6 @@ async def site_in(
     root.mkdir(parents=True)
     both, more = settings_of(mode, root, tls_folder)
     ports = free_port_block(5)
-    ports.release()
     own = {
         "listenPort": str(ports[4]),
         "kvConfigPath": str(root / "namesrv" / "kvConfig.json"),

@@ -66,7 +66,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveBroker]:
     folder = tmp_path_factory.mktemp("live")
     store = extract("A-classic-clean-v497", folder) / "store"
     block = free_port_block(4)
-    block.release()
     conf = write_broker_conf(
         folder, block.broker_port, brokerName="broker-a", storePathRootDir=str(store)
     )

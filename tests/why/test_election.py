@@ -165,7 +165,6 @@ def test_a_classic_store_holds_no_elections(
 def member_address(tmp_path: Path) -> Iterator[str]:
     """Run the only member of a DLedger group."""
     block = free_port_block(4)
-    block.release()
     settings = dledger_settings("g", block.broker_port + 3)
     conf = write_broker_conf(tmp_path, block.broker_port, brokerName="g", **settings)
     broker = start_process(["broker", "-c", str(conf)])

@@ -48,7 +48,7 @@ from rmqpy.audit.facts.table_content import (
 )
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, Containment, Verdict, Word
-from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.names import INITIAL_GROUPS, SCHEDULE_TOPIC
 
 __all__ = [
     "TableDifference",
@@ -206,10 +206,12 @@ def _different_settings(table: str, one: Manifest, two: Manifest) -> Iterator[Ta
         yield from _different_settings(table, two, one)
         return
     mine, theirs = _settings(table, one.contents), _settings(table, two.contents)
+    # Every start creates these; a Java member that has not written its table yet lacks them.
+    initial = set(INITIAL_GROUPS) if table == GROUPS else set()
     parts = []
-    if lacks := sorted(mine.keys() - theirs.keys()):
+    if lacks := sorted(mine.keys() - theirs.keys() - initial):
         parts.append(f"{two.name} lacks {_listed(lacks)}")
-    if more := sorted(theirs.keys() - mine.keys()):
+    if more := sorted(theirs.keys() - mine.keys() - initial):
         parts.append(f"{one.name} lacks {_listed(more)}")
     if changed := _changed(mine, theirs):
         parts.append(f"the configuration of {_listed(changed)} differs")

@@ -72,7 +72,6 @@ class LoopbackServers:
 
     def port(self, count: int = 1) -> int:
         block = free_port_block(count)
-        block.release()
         return block.broker_port if count == BROKER_PORT_COUNT else block[0]
 
     async def namesrv(self) -> str:

@@ -233,7 +233,6 @@ def test_delays_are_delivered_after_the_switch_as_java_delivered_them(
     """The store C is B after Java's switch: two messages had waited in the classic log."""
     root = golden_copy("B-master-slave-v497") / "master"
     ports = free_port_block(4)
-    ports.release()
     settings = {
         "brokerName": "golden",
         "brokerIP1": "127.0.0.1",

@@ -99,7 +99,6 @@ async def read_queues(
     """
     scheduler = AsyncioScheduler()
     ports = free_port_block(5)
-    ports.release()
     if "dLegerSelfId" in settings:
         settings = settings | {"dLegerPeers": f"{settings['dLegerSelfId']}-127.0.0.1:{ports[4]}"}
     namesrv = NamesrvProcess(

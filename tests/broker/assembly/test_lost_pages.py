@@ -75,7 +75,6 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     ports = free_port_block(BROKER_PORT_COUNT + 1)
-    ports.release()
     spec = BrokerSpec(port=ports.broker_port, namesrv=f"127.0.0.1:{ports[BROKER_PORT_COUNT]}")
     broker = RmqpySite(tmp_path).broker("broker", spec)
     broker.start()

@@ -80,7 +80,6 @@ class SecureServers:
 
     async def namesrv(self) -> None:
         block = free_port_block(1)
-        block.release()
         own = {"listenPort": str(block[0]), "kvConfigPath": str(self.root / "kv.json")}
         settings = {**secure_settings(self.root, self.tls), **own}
         loaded = load_namesrv_configuration(None, settings, {"HOME": str(self.root)})
@@ -91,7 +90,6 @@ class SecureServers:
 
     async def broker(self, settings: Mapping[str, str]) -> BrokerRuntime:
         block = free_port_block(BROKER_PORT_COUNT)
-        block.release()
         own = {
             "brokerName": "broker-a",
             "brokerClusterName": "c",
@@ -201,7 +199,6 @@ def test_a_master_and_its_slave(secured: RunScenario) -> None:
 def test_a_dledger_group(secured: RunScenario) -> None:
     async def scenario(servers: SecureServers) -> None:
         block = free_port_block(3)
-        block.release()
         peers = ";".join(f"n{number}-127.0.0.1:{block[number]}" for number in range(3))
         for number in range(3):
             await servers.broker(
