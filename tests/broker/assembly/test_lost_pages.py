@@ -145,21 +145,20 @@ import os, sys, tempfile
 from rmqpy.cli import main
 from rmqpy.store.files import disk
 
-mapping = disk.DiskFile._mapping
+map_file = disk.map_file
 
-def mapping_with_lost_pages(file, protection):
-    if not file.path.endswith(sys.argv[1]):
-        return mapping(file, protection)
-    with tempfile.TemporaryFile() as copy, open(file.path, "rb") as original:
+def map_with_lost_pages(fd, size, **how):
+    path = os.readlink(f"/proc/self/fd/{fd}")
+    if not path.endswith(sys.argv[1]):
+        return map_file(fd, size, **how)
+    with tempfile.TemporaryFile() as copy, open(path, "rb") as original:
         copy.write(original.read())
         copy.flush()
-        fd, file._fd = file._fd, copy.fileno()
-        view = mapping(file, protection)
-        file._fd = fd
-        copy.truncate(4096 if file.size > 4096 else 0)
+        view = map_file(copy.fileno(), size, **how)
+        copy.truncate(4096 if size > 4096 else 0)
     return view
 
-disk.DiskFile._mapping = mapping_with_lost_pages
+disk.map_file = map_with_lost_pages
 sys.exit(main(sys.argv[2:]))
 """
 """Runs a command for which files whose path ends with the first argument can be read to byte 4096
