@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from harness.upgrade import (
     write_confs,
 )
 
-from rmqpy.audit.facts.learned import Learned, learned_folder
+from rmqpy.audit.facts.learned import COARSE_SETTLED_NS, Learned, learned_folder
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.testing.ports import free_port_block
 from rmqpy.upgrade.checks.replica import LocalReplica
@@ -438,8 +439,16 @@ def test_an_empty_member_gets_queues_and_index_from_its_stage(
     check_moved(staged, lagging / "n2")
 
 
+def wait_until_settled(folder: Path) -> None:
+    """Wait until the files below ``folder`` are old enough for something to be learned of them."""
+    newest_ns = max(path.stat().st_ctime_ns for path in folder.rglob("*"))
+    while time.time_ns() < newest_ns + COARSE_SETTLED_NS:
+        time.sleep(0.05)
+
+
 @pytest.mark.slow
 def test_a_dry_run_says_what_preparing_does(lagging: Path, run: RunUpgrade) -> None:
+    wait_until_settled(lagging)
     found = forecast_of(run, f"{GROUP} --rate 1")
     assert found["n2"]["staged"] > found["n1"]["staged"] >= 0
     assert found["n2"]["derived"] > 0 and found["n1"]["derived"] == 0

@@ -228,12 +228,16 @@ class Learned:
 
     def carry_over(self, entries: list[dict[str, Any]], path: str) -> None:
         """Keep entries of a file under its new path. The caller has just renamed it, and nobody
-        else may change it.
+        else may change it. On a full disk they are lost, and the file is read again.
         """
         for entry in entries:
             identity = self.files.identity(path)
-            if identity[:3] == tuple(entry["identity"][:3]):
+            if identity[:3] != tuple(entry["identity"][:3]):
+                continue
+            try:
                 self._write(path, entry["part"], entry["value"], identity, entry["ms"])
+            except OSError as error:
+                log.debug("cannot keep what was learned about %s: %s", path, error)
 
     def files_below(self, folder: str) -> list[str]:
         """Return the paths of the files in a folder about which something was learned."""
