@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import lzma
 import re
 from collections.abc import Callable, Generator
@@ -36,7 +37,12 @@ MEMORY = Memory()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Leave neither memory nor handlers of the root logger, which commands replace, to the next."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     result = yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
     MEMORY.free_if_much_is_left()
     return result
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,13 +21,8 @@ logger = logging.getLogger("rmqpy.test")
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    """Return a stream for log lines; the configuration of logging is restored afterwards."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield io.StringIO()
-    root.handlers[:] = handlers
-    root.setLevel(level)
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 def test_a_line_contains_nothing_that_a_terminal_interprets(stream: io.StringIO) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -44,15 +43,6 @@ def arrow() -> ModuleType:
     if find_spec("pyarrow") is None:
         pytest.skip("pyarrow is not installed; pip install 'rmqpy[spark]'")
     return import_module("pyarrow")
-
-
-@pytest.fixture(autouse=True)
-def _own_logging() -> Iterator[None]:
-    """Restore the root logger, which commands configure."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,14 +15,6 @@ from harness.golden import extract
 
 from rmqpy.cli import main
 from rmqpy.testing.ports import free_port_block
-
-
-@pytest.fixture(autouse=True)
-def _restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
 
 
 @define
