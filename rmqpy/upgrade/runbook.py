@@ -10,13 +10,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from rmqpy.upgrade.group.group_file import GroupMember
+from rmqpy.upgrade.group.group_file import MemberSpec
 
 JAVA, RMQPY = "java", "rmqpy"
 
 
 def switch_runbook(
-    members: Sequence[GroupMember], brokers: str, init: Sequence[str] = ()
+    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the lines of the way to DLedger.
 
@@ -48,7 +48,7 @@ def switch_runbook(
 
 
 def leave_runbook(
-    members: Sequence[GroupMember], brokers: str, init: Sequence[str] = ()
+    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the lines of the way back, with the parameters of :func:`switch_runbook`."""
     yield from _head("back to master and slaves", init)
@@ -88,7 +88,7 @@ def _head(way: str, init: Sequence[str]) -> Iterator[str]:
         yield shlex.join(["rmqpy", "upgrade", "init", *init])
 
 
-def _by_hand(members: Sequence[GroupMember], brokers: str, verb: str) -> Iterator[str]:
+def _by_hand(members: Sequence[MemberSpec], brokers: str, verb: str) -> Iterator[str]:
     """Yield what the operator does for the members without a command in ``group.toml``."""
     for member in members:
         if not getattr(member, verb):
@@ -96,7 +96,7 @@ def _by_hand(members: Sequence[GroupMember], brokers: str, verb: str) -> Iterato
             yield f"#    {member.name}, on {host}: {_command(member, brokers, verb)}"
 
 
-def _command(member: GroupMember, brokers: str, verb: str) -> str:
+def _command(member: MemberSpec, brokers: str, verb: str) -> str:
     config = shlex.quote(member.config or "broker.conf")
     if verb == "start":
         return f"sh bin/mqbroker -c {config}" if brokers == JAVA else f"rmqpy broker -c {config}"

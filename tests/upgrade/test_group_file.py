@@ -16,7 +16,7 @@ from rmqpy.upgrade.group.contradictions import contradictions
 from rmqpy.upgrade.group.group_file import (
     LOCAL,
     GroupFile,
-    GroupMember,
+    MemberSpec,
     parse_group_file,
 )
 from rmqpy.upgrade.group.group_file_text import group_file_text
@@ -56,7 +56,7 @@ def test_the_text_is_read_as_the_same_group(
     broker: str, config: str, start: str, names: set[str]
 ) -> None:
     members = tuple(
-        GroupMember(
+        MemberSpec(
             name=name,
             config=f"{config}{number}",
             directory=f"/{number}",

@@ -11,7 +11,7 @@ from rmqpy.broker.filter.sql_program import (
     STEPS_MAX,
     WORK_MAX,
     Long,
-    Op,
+    SqlOp,
     Value,
     assemble,
 )
@@ -32,7 +32,7 @@ _ORDERS: Final = (
     lib.RMQ_ORDER_LESS_EQUAL,
 )
 
-for _op in Op:
+for _op in SqlOp:
     assert getattr(lib, f"RMQ_STEP_{_op.name}") == _op, _op
 assert tuple(range(len(ORDER_NAMES))) == _ORDERS
 assert (lib.RMQ_SQL_STEPS_MAX, lib.RMQ_SQL_NAMES_MAX, lib.RMQ_SQL_WORK_MAX) == (

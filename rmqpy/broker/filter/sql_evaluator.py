@@ -15,7 +15,7 @@ from typing import Final
 from attrs import define
 
 from rmqpy.broker.filter import sql_program
-from rmqpy.broker.filter.sql_program import Code, Long, Op, Step, Value
+from rmqpy.broker.filter.sql_program import Code, Long, SqlOp, SqlStep, Value
 from rmqpy.broker.filter.tags import FilterSyntaxError
 
 INT_MAX: Final = 2**31 - 1
@@ -42,12 +42,12 @@ class SqlNode:
 
 
 def constant(value: Value, is_boolean: bool = False) -> SqlNode:
-    code = (Step(Op.CONSTANT, value),)
+    code = (SqlStep(SqlOp.CONSTANT, value),)
     return SqlNode(lambda _properties: value, code, is_boolean, is_constant=True, constant=value)
 
 
 def property_(name: str) -> SqlNode:
-    code = (Step(Op.PROPERTY, name),)
+    code = (SqlStep(SqlOp.PROPERTY, name),)
     return SqlNode(lambda properties: properties.get(name), code, property=name)
 
 
@@ -74,7 +74,7 @@ def truth_of(node: SqlNode) -> SqlNode:
     inner = node.evaluate
     return SqlNode(
         lambda properties: None if inner(properties) is None else False,
-        (*node.code, Step(Op.TRUTH)),
+        (*node.code, SqlStep(SqlOp.TRUTH)),
         is_boolean=True,
     )
 
@@ -90,7 +90,7 @@ def not_(node: SqlNode) -> SqlNode:
             raise FilterEvaluationError("NOT requires a truth value")
         return not value
 
-    return SqlNode(evaluate, (*node.code, Step(Op.NOT)), is_boolean=True)
+    return SqlNode(evaluate, (*node.code, SqlStep(SqlOp.NOT)), is_boolean=True)
 
 
 def negative(node: SqlNode) -> SqlNode:
@@ -102,7 +102,7 @@ def negative(node: SqlNode) -> SqlNode:
             return None
         return Long(-value) if isinstance(value, Long) else -value
 
-    return SqlNode(evaluate, (*node.code, Step(Op.NEGATE)))
+    return SqlNode(evaluate, (*node.code, SqlStep(SqlOp.NEGATE)))
 
 
 def and_or(nodes: Sequence[SqlNode], decisive: bool) -> SqlNode:
@@ -131,13 +131,13 @@ def membership(node: SqlNode, texts: frozenset[str]) -> SqlNode:
         value = value_of(properties)
         return None if value is None else value in texts
 
-    return SqlNode(evaluate, (*node.code, Step(Op.IN, tuple(sorted(texts)))), is_boolean=True)
+    return SqlNode(evaluate, (*node.code, SqlStep(SqlOp.IN, tuple(sorted(texts)))), is_boolean=True)
 
 
 def is_null(node: SqlNode) -> SqlNode:
     """Return the test for null: true for null, false for any other value."""
     inner = node.evaluate
-    code = (*node.code, Step(Op.IS_NULL))
+    code = (*node.code, SqlStep(SqlOp.IS_NULL))
     return SqlNode(lambda properties: inner(properties) is None, code, is_boolean=True)
 
 
@@ -158,7 +158,7 @@ def equal(left: SqlNode, right: SqlNode) -> SqlNode:
             return None if one is None else False
         return _compare(one, other) == 0
 
-    return SqlNode(evaluate, (*left.code, *right.code, Step(Op.EQUAL)), is_boolean=True)
+    return SqlNode(evaluate, (*left.code, *right.code, SqlStep(SqlOp.EQUAL)), is_boolean=True)
 
 
 ORDERS: Final[dict[str, Callable[[int], bool]]] = {

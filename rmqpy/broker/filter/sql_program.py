@@ -42,7 +42,7 @@ TEXTS_PER_STEP: Final = 4
 """The texts of IN that cost as much as a step."""
 
 
-class Op(IntEnum):
+class SqlOp(IntEnum):
     CONSTANT = 0
     PROPERTY = 1
     TRUTH = 2
@@ -69,15 +69,15 @@ class Long(int):
 Value = str | int | float | bool | None
 
 
-class Step(NamedTuple):
+class SqlStep(NamedTuple):
     """A step. ``operand`` is a constant, a name, a sign, the texts of IN, or the decisive truth."""
 
-    op: Op
+    op: SqlOp
     operand: Value | tuple[str, ...] = None
     skip: int = 0
 
 
-Code = tuple[Step, ...]
+Code = tuple[SqlStep, ...]
 
 
 @define(slots=True, frozen=True)
@@ -89,13 +89,13 @@ class SqlProgram:
     names: list[str]
 
 
-def unit_cost(code: Sequence[Step]) -> int:
+def unit_cost(code: Sequence[SqlStep]) -> int:
     """Return the work to examine one message, in steps."""
     texts = sum(len(step.operand) for step in code if isinstance(step.operand, tuple))
     return min(WORK_MAX // UNITS_MIN, RECORD_COST + len(code) + texts // TEXTS_PER_STEP)
 
 
-def assemble(code: Sequence[Step]) -> SqlProgram | None:
+def assemble(code: Sequence[SqlStep]) -> SqlProgram | None:
     """Return the program of an expression, or None if only Python can evaluate it."""
     if len(code) > STEPS_MAX:
         return None
@@ -104,19 +104,19 @@ def assemble(code: Sequence[Step]) -> SqlProgram | None:
     steps = []
     for op, operand, skip in code:
         argument, count = 0, skip
-        if op is Op.PROPERTY:
+        if op is SqlOp.PROPERTY:
             argument = names.setdefault(str(operand), len(names))
-        elif op is Op.CONSTANT:
+        elif op is SqlOp.CONSTANT:
             argument = len(constants)
             assert not isinstance(operand, tuple)
             constants.append(operand)
-        elif op is Op.IN:
+        elif op is SqlOp.IN:
             assert isinstance(operand, tuple)
             argument, count = len(constants), len(operand)
             constants += operand
-        elif op in (Op.ORDER, Op.LOW):
+        elif op in (SqlOp.ORDER, SqlOp.LOW):
             argument = ORDER_NAMES.index(str(operand))
-        elif op in (Op.SKIP, Op.COMBINE):
+        elif op in (SqlOp.SKIP, SqlOp.COMBINE):
             argument = int(operand is True)
         steps.append((int(op), argument, count))
     if len(names) > NAMES_MAX or not all(map(_is_utf8, constants)):
@@ -129,20 +129,25 @@ def combine(parts: Sequence[Code], decisive: bool) -> Code:
     rest = sum(len(part) + 2 for part in parts[1:])
     code = list(parts[0])
     for part in parts[1:]:
-        code += [Step(Op.SKIP, decisive, rest - 1), *part, Step(Op.COMBINE, decisive)]
+        code += [SqlStep(SqlOp.SKIP, decisive, rest - 1), *part, SqlStep(SqlOp.COMBINE, decisive)]
         rest -= len(part) + 2
     return tuple(code)
 
 
 def order(left: Code, sign: str, right: Code) -> Code:
-    return (*left, Step(Op.SKIP_NULL, skip=len(right) + 1), *right, Step(Op.ORDER, sign))
+    return (
+        *left,
+        SqlStep(SqlOp.SKIP_NULL, skip=len(right) + 1),
+        *right,
+        SqlStep(SqlOp.ORDER, sign),
+    )
 
 
 def between(value: Code, low: Code, high: Code, signs: tuple[str, str], decisive: bool) -> Code:
     """Return the two comparisons of ``value``, which is evaluated once."""
-    end = (*high, Step(Op.ORDER, signs[1]), Step(Op.COMBINE, decisive))
-    rest = (*low, Step(Op.LOW, signs[0], len(end)), *end)
-    return (*value, Step(Op.SKIP_NULL, skip=len(rest)), *rest)
+    end = (*high, SqlStep(SqlOp.ORDER, signs[1]), SqlStep(SqlOp.COMBINE, decisive))
+    rest = (*low, SqlStep(SqlOp.LOW, signs[0], len(end)), *end)
+    return (*value, SqlStep(SqlOp.SKIP_NULL, skip=len(rest)), *rest)
 
 
 def _is_utf8(value: Value) -> bool:

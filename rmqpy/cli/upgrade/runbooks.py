@@ -12,9 +12,9 @@ from rmqpy.cli.upgrade.replicas import absolute, is_remote, name_of, named
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.upgrade.group.group_file import GroupMember
+    from rmqpy.upgrade.group.group_file import MemberSpec
 
-Runbook = Callable[[Sequence["GroupMember"], str, Sequence[str]], Iterator[str]]
+Runbook = Callable[[Sequence["MemberSpec"], str, Sequence[str]], Iterator[str]]
 
 
 def print_runbook(options: argparse.Namespace, lines_of: Runbook) -> int:
@@ -28,9 +28,9 @@ def print_runbook(options: argparse.Namespace, lines_of: Runbook) -> int:
     return EXIT_DONE
 
 
-def _member(options: argparse.Namespace, text: str) -> GroupMember:
+def _member(options: argparse.Namespace, text: str) -> MemberSpec:
     """Return what the command says of a member. Raise RmqError if its broker.conf is missing."""
-    from rmqpy.upgrade.group.group_file import LOCAL, GroupMember
+    from rmqpy.upgrade.group.group_file import LOCAL, MemberSpec
 
     names = [name_of(each) for each in options.replica]
     name, config = name_of(text), named(options.config, names, "-c").get(name_of(text), "")
@@ -45,12 +45,12 @@ def _member(options: argparse.Namespace, text: str) -> GroupMember:
         )
     if host == LOCAL:
         config = absolute(config, folder=False)
-    return GroupMember(
+    return MemberSpec(
         name=name, host=host, config=config, directory="", address="", id="", peer="", role=""
     )
 
 
-def _init_argument(member: GroupMember) -> str:
+def _init_argument(member: MemberSpec) -> str:
     """Return the member as an argument of ``rmqpy upgrade init``."""
     if member.is_local:
         return member.config

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from rmqpy.config.broker import BrokerSettings
 from rmqpy.config.keys import BrokerRole, parse_dledger_peers
 from rmqpy.upgrade.checks.config_checks import DEFAULT_LISTEN_PORT
-from rmqpy.upgrade.group.group_file import GROUP_FILE, GroupFile, GroupMember
+from rmqpy.upgrade.group.group_file import GROUP_FILE, GroupFile, MemberSpec
 from rmqpy.upgrade.plan.configuration import FLAG
 
 
-def contradictions(group: GroupFile, member: GroupMember, keys: Mapping[str, str]) -> Iterator[str]:
+def contradictions(group: GroupFile, member: MemberSpec, keys: Mapping[str, str]) -> Iterator[str]:
     """Yield one sentence for each; ``keys`` are the pairs of the member's broker.conf."""
     port = member.address.rpartition(":")[2]
     pairs: list[tuple[str, str | None, str, object]] = [

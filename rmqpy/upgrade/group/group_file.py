@@ -44,7 +44,7 @@ from rmqpy.config.keys import BrokerRole, is_dledger_id, parse_dledger_peers
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 
-__all__ = ["GROUP_FILE", "LOCAL", "GroupFile", "GroupMember", "parse_group_file"]
+__all__ = ["GROUP_FILE", "LOCAL", "GroupFile", "MemberSpec", "parse_group_file"]
 
 GROUP_FILE: Final = "group.toml"
 LOCAL: Final = "local"
@@ -52,7 +52,7 @@ SSH, HTTPS, HTTP = "ssh://", "https://", "http://"
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class GroupMember:
+class MemberSpec:
     """One member; the attributes are the keys of its table."""
 
     name: str
@@ -92,7 +92,7 @@ class GroupFile:
     broker: str
     cluster: str
     dledger_group: str
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberSpec, ...]
     token_file: str = ""
     authority: str = ""
     key: str = ""
@@ -103,7 +103,7 @@ class GroupFile:
         return all(each.is_local for each in self.members)
 
     @property
-    def linked(self) -> list[GroupMember]:
+    def linked(self) -> list[MemberSpec]:
         """The members on other hosts."""
         return [each for each in self.members if not each.is_local]
 
@@ -112,7 +112,7 @@ class GroupFile:
         """The value of dLegerPeers."""
         return ";".join(f"{each.id}-{each.peer}" for each in self.members)
 
-    def member(self, name: str) -> GroupMember:
+    def member(self, name: str) -> MemberSpec:
         """Return a member by its name. Raise RmqError if there is none."""
         for each in self.members:
             if each.name == name:
@@ -126,7 +126,7 @@ class GroupFile:
 
 _OPTIONAL: Final = frozenset(("token_file", "authority", "key", "start", "stop", "rmqpy"))
 GROUP_KEYS: Final = tuple(each.name for each in attrs.fields(GroupFile) if each.name != "members")
-MEMBER_KEYS: Final = tuple(each.name for each in attrs.fields(GroupMember) if each.name != "name")
+MEMBER_KEYS: Final = tuple(each.name for each in attrs.fields(MemberSpec) if each.name != "name")
 
 
 def parse_group_file(text: str, path: str) -> GroupFile:
@@ -140,7 +140,7 @@ def parse_group_file(text: str, path: str) -> GroupFile:
         ) from None
     wrong = list(_faults(tree))
     if not wrong:
-        members = tuple(GroupMember(name=name, **keys) for name, keys in tree["member"].items())
+        members = tuple(MemberSpec(name=name, **keys) for name, keys in tree["member"].items())
         group = GroupFile(**tree["group"], members=members)
         wrong = list(_contradictions(group))
         if not wrong:
@@ -206,7 +206,7 @@ def _contradictions(group: GroupFile) -> Iterator[str]:
         yield f"the peers {group.peers}: {error}"
 
 
-def _member_faults(member: GroupMember) -> Iterator[str]:
+def _member_faults(member: MemberSpec) -> Iterator[str]:
     title = f"[member.{member.name}]"
     if member.host != LOCAL and not member.host.startswith((SSH, HTTPS, HTTP)):
         yield (

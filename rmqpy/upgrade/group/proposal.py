@@ -17,7 +17,7 @@ from rmqpy.config.keys import BrokerRole, DLedgerPeer, parse_dledger_peers
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.errors import RmqError
 from rmqpy.upgrade.checks.config_checks import ephemeral_ports, taken_ports
-from rmqpy.upgrade.group.group_file import LOCAL, GroupFile, GroupMember
+from rmqpy.upgrade.group.group_file import LOCAL, GroupFile, MemberSpec
 
 PORT_STEP: Final = 10_000
 """The distance of the proposed DLedger port from listenPort: 20911 for 10911."""
@@ -83,7 +83,7 @@ def propose_group(found: Sequence[FoundBroker], is_free: IsFree) -> ProposedGrou
     peers, remarks = _peers(found, ids, is_free)
     roles = _roles(found)
     members = tuple(
-        GroupMember(
+        MemberSpec(
             name=ids[number],
             host=each.host,
             config=each.path,

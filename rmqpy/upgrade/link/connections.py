@@ -4,7 +4,7 @@
 connection                the agent is started by
 ========================  ====================================================================
 :class:`ProgramPipes`     the system's ``ssh``, as a program there
-:class:`ServedConnection` ``rmqpy upgrade serve --drive``, for a client with its token, over TLS
+:class:`HttpsConnection` ``rmqpy upgrade serve --drive``, for a client with its token, over TLS
 ========================  ====================================================================
 """
 
@@ -36,7 +36,7 @@ SSH_OPTIONS: Final = (
 """No password is asked for, and a silent connection is given up after 20 s."""
 
 
-class Connection(Protocol):
+class AgentConnection(Protocol):
     """Frames are read from ``reader`` and written to ``writer``."""
 
     @property
@@ -51,7 +51,7 @@ class Connection(Protocol):
 
 @define(slots=True, frozen=True)
 class ProgramPipes:
-    """The standard streams of a program (implements :class:`Connection`)."""
+    """The standard streams of a program (implements :class:`AgentConnection`)."""
 
     process: subprocess.Popen[bytes]
 
@@ -108,8 +108,8 @@ def start_program(command: Sequence[str]) -> ProgramPipes:
 
 
 @define(slots=True, frozen=True)
-class ServedConnection:
-    """A TLS connection to ``rmqpy upgrade serve`` (implements :class:`Connection`)."""
+class HttpsConnection:
+    """A TLS connection to ``rmqpy upgrade serve`` (implements :class:`AgentConnection`)."""
 
     socket: ssl.SSLSocket
     reader: Any
@@ -121,7 +121,7 @@ class ServedConnection:
                 each.close()
 
 
-def connect_served(url: str, token: str, authority: str | None) -> ServedConnection:
+def connect_served(url: str, token: str, authority: str | None) -> HttpsConnection:
     """Connect to the agent of a served directory.
 
     Raise RmqError if the server refuses, NetworkError if it cannot be reached.
@@ -158,7 +158,7 @@ def connect_served(url: str, token: str, authority: str | None) -> ServedConnect
     if status != 101:
         connected.close()
         raise RmqError(f"{url}: {status or ''} {text}".rstrip())
-    return ServedConnection(connected, reader, connected.makefile("wb"))
+    return HttpsConnection(connected, reader, connected.makefile("wb"))
 
 
 def trusting(authority: str | None) -> ssl.SSLContext:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from attrs import define, field
 
 from rmqpy.model.errors import NetworkError, RmqError
-from rmqpy.upgrade.link.connections import Connection
+from rmqpy.upgrade.link.connections import AgentConnection
 from rmqpy.upgrade.link.frames import PROTOCOL, Frame, read_frame, write_frame
 
 RETRY_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -33,11 +33,11 @@ class AgentLink:
     """
 
     host: str
-    connect: Callable[[], Connection]
+    connect: Callable[[], AgentConnection]
     remedy: str
     note: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
-    _connection: Connection | None = field(default=None)
+    _connection: AgentConnection | None = field(default=None)
 
     def request(self, frame: Frame, answer: Answer | None = None) -> Frame:
         """Send a frame and return the agent's answer to it.
@@ -91,7 +91,7 @@ class AgentLink:
             else:
                 return found
 
-    def _opened(self) -> Connection:
+    def _opened(self) -> AgentConnection:
         if self._connection is None:
             self._connection = self.connect()
             hello = read_frame(self._connection.reader)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.checks.member_facts import MemberFacts
     from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts
-    from rmqpy.upgrade.group.group_file import GroupMember
+    from rmqpy.upgrade.group.group_file import MemberSpec
     from rmqpy.upgrade.group.states import State
 
 
@@ -48,7 +48,7 @@ def view_group(options: argparse.Namespace, group: GivenGroup) -> GroupView:
     return GroupView(facts, detect_state(facts), tuple(wrong))
 
 
-def _facts_of(options: argparse.Namespace, member: GroupMember) -> MemberFacts:
+def _facts_of(options: argparse.Namespace, member: MemberSpec) -> MemberFacts:
     from rmqpy.upgrade.checks.member_facts import MemberFacts
 
     mine = argparse.Namespace(**vars(options))

@@ -15,7 +15,7 @@ from attrs import define
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.upgrade.group.group_file import GroupFile, GroupMember
+    from rmqpy.upgrade.group.group_file import GroupFile, MemberSpec
 
 
 @define(slots=True, frozen=True)
@@ -44,7 +44,7 @@ class GivenGroup:
 
         OsFileSystem().replace_bytes(str(path), data)
 
-    def config_of(self, member: GroupMember) -> str:
+    def config_of(self, member: MemberSpec) -> str:
         """Return the path of a broker.conf on its host."""
         return str(self.folder / member.config) if member.is_local else member.config
 

@@ -22,8 +22,8 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import Replica
-    from rmqpy.upgrade.group.group_file import GroupFile, GroupMember
-    from rmqpy.upgrade.link.connections import Connection
+    from rmqpy.upgrade.group.group_file import GroupFile, MemberSpec
+    from rmqpy.upgrade.link.connections import AgentConnection
     from rmqpy.upgrade.link.driver import AgentLink
     from rmqpy.upgrade.link.frames import Frame
 
@@ -53,7 +53,7 @@ class Hosts:
         remedy = "check that rmqpy upgrade serve --drive runs there"
         return self._link(url, lambda: connect_served(url, token, authority), remedy)
 
-    def _link(self, host: str, connect: Callable[[], Connection], remedy: str) -> AgentLink:
+    def _link(self, host: str, connect: Callable[[], AgentConnection], remedy: str) -> AgentLink:
         from rmqpy.upgrade.link.driver import AgentLink
 
         if host not in self._links:
@@ -106,7 +106,7 @@ def program_of(options: argparse.Namespace, name: str) -> str:
     return group.file.member(name).rmqpy or PROGRAM if group is not None else PROGRAM
 
 
-def link_to(options: argparse.Namespace, member: GroupMember) -> AgentLink:
+def link_to(options: argparse.Namespace, member: MemberSpec) -> AgentLink:
     """Return the link over which the member can be changed."""
     hosts = hosts_of(options)
     if member.is_over_ssh:
@@ -124,7 +124,7 @@ def reach_hosts(options: argparse.Namespace, group: GroupFile) -> None:
 
 def run_there(
     options: argparse.Namespace,
-    member: GroupMember,
+    member: MemberSpec,
     words: Sequence[str],
     replicas: Sequence[Replica] = (),
     plan: bytes = b"",
@@ -175,7 +175,7 @@ def _answered(replicas: Mapping[str, Replica], question: Frame) -> Frame:
 
 
 def shell_there(
-    options: argparse.Namespace, member: GroupMember, command: str, *, dry_run: bool = False
+    options: argparse.Namespace, member: MemberSpec, command: str, *, dry_run: bool = False
 ) -> tuple[int, str]:
     """Run a command on the member's host; return its exit code and the end of its output.
 
@@ -189,7 +189,7 @@ def shell_there(
     return int(done.head["code"]), done.body.decode("utf-8", "replace")
 
 
-def long_form(group: GroupFile, member: GroupMember) -> list[str]:
+def long_form(group: GroupFile, member: MemberSpec) -> list[str]:
     """Return the arguments that name the members for a verb on the host of one of them."""
     others = [f"{each.name}={DRIVER}" for each in group.members if each is not member]
     return [f"{member.name}={member.directory}", *others, "-c", f"{member.name}={member.config}"]

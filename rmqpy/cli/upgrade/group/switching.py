@@ -12,7 +12,7 @@ from rmqpy.cli.upgrade.switching import carry_out_switch
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.given import GivenGroup
-    from rmqpy.upgrade.group.group_file import GroupMember
+    from rmqpy.upgrade.group.group_file import MemberSpec
     from rmqpy.upgrade.plan.plan import Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext
 
@@ -51,7 +51,7 @@ def _switch_there(
     options: argparse.Namespace,
     group: GivenGroup,
     context: PlanContext,
-    member: GroupMember,
+    member: MemberSpec,
     *,
     dry_run: bool,
 ) -> None:

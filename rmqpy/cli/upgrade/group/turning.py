@@ -21,7 +21,7 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.facts import GroupView
     from rmqpy.cli.upgrade.group.given import GivenGroup
-    from rmqpy.upgrade.group.group_file import GroupMember
+    from rmqpy.upgrade.group.group_file import MemberSpec
     from rmqpy.upgrade.group.states import NextStep
 
 TURN_SECONDS_MAX: Final = 300
@@ -68,17 +68,17 @@ def turn(
     return EXIT_DONE, value
 
 
-def _ordered(members: tuple[GroupMember, ...]) -> list[GroupMember]:
+def _ordered(members: tuple[MemberSpec, ...]) -> list[MemberSpec]:
     """Return the master first: slaves then copy its last messages, and find it when they start."""
     return sorted(members, key=lambda each: each.role == "SLAVE")
 
 
-def _command(member: GroupMember, *, starts: bool) -> str:
+def _command(member: MemberSpec, *, starts: bool) -> str:
     return member.start if starts else member.stop
 
 
 def _run_command(
-    options: argparse.Namespace, group: GivenGroup, member: GroupMember, command: str
+    options: argparse.Namespace, group: GivenGroup, member: MemberSpec, command: str
 ) -> None:
     """Run a command on the host of a member."""
     if not member.is_local:
@@ -93,7 +93,7 @@ def _run_command(
 
 
 def _wait(
-    options: argparse.Namespace, group: GivenGroup, member: GroupMember, *, running: bool
+    options: argparse.Namespace, group: GivenGroup, member: MemberSpec, *, running: bool
 ) -> None:
     deadline = time.monotonic() + TURN_SECONDS_MAX
     while True:
