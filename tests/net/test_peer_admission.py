@@ -36,6 +36,8 @@ from rmqpy.testing.memory_channel import MemoryChannel
 MEMBERS: Final = ("n0", "n1", "n2")
 ADDRESSES: Final = {name: f"10.0.0.{number}:40911" for number, name in enumerate(MEMBERS)}
 SECRET: Final = b"0123456789abcdef"
+BEAT_MS: Final = 500
+RPC_TIMEOUT_MS: Final = RaftOptions().rpc_timeout_ms
 
 
 def hello_of(name: str) -> PeerHello:
@@ -69,10 +71,15 @@ class Side:
     takes: Callable[[RemotingCommand], RemotingCommand | None] = lambda _command: None
     """Answers a request in place of the transport."""
 
+    loses: int = 0
+    """The number of the next requests to this member that are lost."""
+
+    answer_delay_ms: int = 0
+
     def __attrs_post_init__(self) -> None:
         self.transport = PeerTransport(
             Membership("g", self.name, MEMBERS),
-            RaftOptions(addresses=ADDRESSES),
+            RaftOptions(addresses=ADDRESSES, heartbeat_interval_ms=BEAT_MS),
             WireClient(self.wire, self),
             self.wire.scheduler,
             self.answers.append,
@@ -94,14 +101,28 @@ class Side:
 
     def beat(self, to: str) -> bool:
         """Send a heartbeat and return whether it was answered with SUCCESS."""
+        self.start_beat(to)
+        self.wire.scheduler.advance(50)
+        (answered,) = self.beats_answered()
+        return answered
+
+    def start_beat(self, to: str) -> None:
         self.tickets += 1
         request = HeartBeatRequest(
             group="g", remote_id=to, local_id=self.name, leader_id=self.name, term=Term(1)
         )
         self.transport.send(Send(to, self.tickets, request))
-        self.wire.scheduler.advance(50)
-        (answer,) = [each for each in self.answers if each.ticket == self.tickets]
-        return answer.response is not None and answer.response.code == 200
+
+    def beats_answered(self) -> list[bool]:
+        """Return whether the last heartbeat was answered with SUCCESS, if it has a result."""
+        answers = [each.response for each in self.answers if each.ticket == self.tickets]
+        return [response is not None and response.code == 200 for response in answers]
+
+    def wait(self, delay_ms: int) -> None:
+        """Let time pass, with a tick of the driver every 10 ms."""
+        for _ in range(delay_ms // 10):
+            self.wire.scheduler.advance(10)
+            self.transport.handshakes.repeated.tick()
 
     def status(self, name: str) -> PeerStatus:
         return self.transport.handshakes.links[name].standing
@@ -163,6 +184,11 @@ class WireClient:
         if target is None:
             scheduler.call_later(1, lambda: done(None, NetworkError(f"{address} is not reached")))
             return
+        if target.loses:
+            target.loses -= 1
+            fault = NetworkError("no answer in time")
+            scheduler.call_later(timeout_ms, lambda: done(None, fault))
+            return
         key = (self.side.name, address)
         channel = self.wire.channels.setdefault(key, MemoryChannel((self.side.source, 50000)))
 
@@ -174,10 +200,10 @@ class WireClient:
             target.handle(channel, command)
             answered()
 
-        def answered(left_ms: int = 40) -> None:
+        def answered(left_ms: int = timeout_ms) -> None:
             answers = channel.take()
             if answers:
-                done(answers[0], None)
+                scheduler.call_later(target.answer_delay_ms, lambda: done(answers[0], None))
             elif left_ms:
                 scheduler.call_later(1, lambda: answered(left_ms - 1))
             else:
@@ -291,7 +317,51 @@ def test_a_member_with_other_files_is_refused_by_what_its_address_says() -> None
     assert n0.beat("n1") and n1.beat("n0")
 
 
+@pytest.mark.parametrize("secret", [None, SECRET])
+@pytest.mark.parametrize("lost", [1, 2, 100])
+def test_a_lost_handshake_is_repeated_as_often_as_a_heartbeat(
+    lost: int, secret: bytes | None
+) -> None:
+    """A leader that waits for a lost handshake until it times out loses its follower meanwhile."""
+    wire = Wire()
+    n0, n1 = (wire.add(name, admission=PeerAdmission(secret=secret)) for name in ("n0", "n1"))
+    n1.loses = lost
+    n0.start_beat("n1")
+    n0.wait(lost * BEAT_MS if lost < 100 else RPC_TIMEOUT_MS - 10)
+    assert not n0.answers
+    n0.wait(50)
+    assert n0.beats_answered() == [lost < 100]
+    sent = lost - n1.loses
+    assert sent == min(lost, RPC_TIMEOUT_MS // BEAT_MS), "not more often, and not for ever"
+    n0.wait(2 * RPC_TIMEOUT_MS)
+    assert lost - n1.loses == sent, "nobody waits for it any more"
+
+
+def test_a_lost_question_whether_a_connection_is_a_members_own_is_repeated() -> None:
+    wire = Wire()
+    n0 = wire.add("n0", source="172.17.0.1")
+    n1 = wire.add("n1", source="172.17.0.1")
+    n0.loses = 1
+    n0.start_beat("n1")
+    for _ in range(BEAT_MS // 10 + 5):
+        n0.wait(10)
+        n1.transport.handshakes.repeated.tick()
+    assert n0.beats_answered() == [True]
+    assert not n1.admission.turned_away, "a repeated introduction is not that of a stranger"
+
+
 # ------------------------------------------------------------------------------------- the secret
+
+
+def test_a_repeated_introduction_does_not_invalidate_the_proof_for_the_first() -> None:
+    """A member that answers after more than a heartbeat is admitted by one proof."""
+    wire = Wire()
+    n0, n1 = (wire.add(name, admission=with_secret()) for name in ("n0", "n1"))
+    n1.answer_delay_ms = BEAT_MS + 100
+    n0.start_beat("n1")
+    n0.wait(RPC_TIMEOUT_MS)
+    assert n0.beats_answered() == [True]
+    assert not n1.admission.turned_away
 
 
 def with_secret(secret: bytes | None = SECRET) -> PeerAdmission:

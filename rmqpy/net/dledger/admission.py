@@ -85,10 +85,13 @@ class PeerAdmission:
 
     def challenge(self, channel: Channel, own: PeerHello, other: PeerHello) -> PeerHello:
         """Return this member's introduction with its own proof and a new random number for the
-        sender of ``other`` to prove.
+        sender of ``other`` to prove. An introduction that is repeated gets the same number, so that
+        an answer to the first one proves something, too.
         """
         assert self.secret is not None
-        hello = evolve(own, nonce=new_nonce(), challenge=other.nonce)
+        theirs, mine = self._challenges.get(channel, ("", ""))
+        nonce = mine if theirs == other.nonce else new_nonce()
+        hello = evolve(own, nonce=nonce, challenge=other.nonce)
         self._challenges[channel] = (other.nonce, hello.nonce)
         proof = proof_of(self.secret, hello, other.member, answers=True)
         return evolve(hello, proof=proof)

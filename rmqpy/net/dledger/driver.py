@@ -277,6 +277,7 @@ class DLedgerDriver:
         try:
             if self._before_steps():
                 self._note_excluded()
+                self.peers.handshakes.repeated.tick()
                 try:
                     self.node.tick(now_ms)
                     if not self._alone:

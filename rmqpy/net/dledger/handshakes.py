@@ -1,7 +1,8 @@
 """The handshakes between this member and the others, and what each of them may do until then.
 
 The first request to a member is the handshake (``dledger.handshake``). It is repeated after each
-failure, because a different process may have taken its place::
+failure, because a different process may have taken its place, and while it is not answered
+(:mod:`.repeated_requests`), except for the proof of the secret, which counts once::
 
     state     requests to it       requests from it           left by
     unknown   wait for handshake   accepted if it has been    the answer to the handshake; without
@@ -47,8 +48,9 @@ from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
 from rmqpy.net.dledger.admission import PeerAdmission, new_nonce
+from rmqpy.net.dledger.repeated_requests import RepeatedRequests
 from rmqpy.net.once_log import OncePerCauseLog
-from rmqpy.remoting.channel import Channel, Network, Reply
+from rmqpy.remoting.channel import Channel, Network
 from rmqpy.remoting.command import RemotingCommand
 
 REFUSED_MS: Final = 10_000
@@ -95,8 +97,8 @@ class PeerLink:
     nonce: str = ""
     """The random number of the handshake that is in progress."""
 
-    confirming: bool = False
-    """True while the member is asked whether a connection is its own."""
+    confirming: str = ""
+    """The nonce about which the member is being asked whether it is its own."""
 
     waiting: list[Send] = field(factory=list)
 
@@ -125,8 +127,10 @@ class PeerHandshakes:
     ended: Callable[[PeerLink], None]
     write: Callable[[Channel, RemotingCommand], None]
     links: dict[str, PeerLink] = field(init=False)
+    repeated: RepeatedRequests = field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self.repeated = RepeatedRequests(self.options, self.network, self.clock)
         self.links = {name: PeerLink(name) for name in self.membership.others}
 
     # -------------------------------------------------------------------------------- outgoing
@@ -154,7 +158,8 @@ class PeerHandshakes:
         link.asking = True
         link.nonce = new_nonce()
         hello = evolve(self.introduce(), nonce=link.nonce)
-        self._request(link, hello, partial(self._introduced, link))
+        address = self.options.addresses[link.name]
+        self.repeated.send(address, _introduction(hello), partial(self._introduced, link))
 
     def renew(self) -> None:
         """Repeat the handshake with every verified member, because this member has new facts."""
@@ -181,11 +186,6 @@ class PeerHandshakes:
         if link.standing is not PeerStatus.REFUSED:
             link.standing = PeerStatus.UNKNOWN
 
-    def _request(self, link: PeerLink, hello: PeerHello, done: Reply) -> None:
-        command = RemotingCommand.request(RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=hello.encode())
-        address = self.options.addresses[link.name]
-        self.network.request(address, command, self.options.rpc_timeout_ms, done)
-
     def _introduced(
         self, link: PeerLink, command: RemotingCommand | None, fault: RmqError | None
     ) -> None:
@@ -206,7 +206,9 @@ class PeerHandshakes:
             self._refuse(link, _NO_SECRET)
             self._end(link)
         else:
-            self._request(link, proof, partial(self._proven, link))
+            address, timeout_ms = self.options.addresses[link.name], self.options.rpc_timeout_ms
+            done = partial(self._proven, link)
+            self.network.request(address, _introduction(proof), timeout_ms, done)
 
     def _proven(
         self, link: PeerLink, command: RemotingCommand | None, fault: RmqError | None
@@ -307,10 +309,10 @@ class PeerHandshakes:
             self._receive_with_secret(channel, command, other)
         elif self.admission.admits(channel):
             self._accept(channel, command, other)
-        elif link is None or not other.nonce or link.confirming:
-            self.turn_away(channel, command, f"introduces itself as {other.member:.64}")
-        else:
+        elif link is not None and other.nonce and not link.confirming:
             self._ask_whether_own(channel, command, other, link)
+        elif link is None or not other.nonce or other.nonce != link.confirming:
+            self.turn_away(channel, command, f"introduces itself as {other.member:.64}")
 
     def _receive_with_secret(
         self, channel: Channel, command: RemotingCommand, other: PeerHello
@@ -344,17 +346,18 @@ class PeerHandshakes:
         self, channel: Channel, command: RemotingCommand, other: PeerHello, link: PeerLink
     ) -> None:
         """Ask a member at its own address whether ``channel`` is its connection."""
-        link.confirming = True
+        link.confirming = other.nonce
 
         def answered(answer: RemotingCommand | None, _fault: RmqError | None) -> None:
-            link.confirming = False
+            link.confirming = ""
             if answer is not None and answer.code == RESPONSE_FRAME_CODE:
                 self.admission.admit(channel)
                 self._accept(channel, command, other)
             else:
                 self.turn_away(channel, command, f"introduces itself as {link.name}")
 
-        self._request(link, evolve(self.introduce(), challenge=other.nonce), answered)
+        question = evolve(self.introduce(), challenge=other.nonce)
+        self.repeated.send(self.options.addresses[link.name], _introduction(question), answered)
 
     def _confirm_own(
         self, channel: Channel, command: RemotingCommand, other: PeerHello, link: PeerLink | None
@@ -394,6 +397,10 @@ class PeerHandshakes:
         self, channel: Channel, command: RemotingCommand, code: ResponseCode, remark: str
     ) -> None:
         self.write(channel, RemotingCommand.response_to(command, code, remark))
+
+
+def _introduction(hello: PeerHello) -> RemotingCommand:
+    return RemotingCommand.request(RequestCode.RMQPY_DLEDGER_HANDSHAKE, body=hello.encode())
 
 
 def _hello(command: RemotingCommand, hello: PeerHello) -> RemotingCommand:

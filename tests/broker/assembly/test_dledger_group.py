@@ -457,6 +457,21 @@ def test_members_with_other_file_sizes_are_refused_by_name(
     assert 1 <= len(refused) <= 2, "logged once by each member that connects to it"
 
 
+def test_a_lost_handshake_stops_a_member_no_longer_than_a_lost_heartbeat(group: Group) -> None:
+    leader = group.elect()
+    assert leader.driver is not None
+    link = next(iter(leader.driver.peers.handshakes.links.values()))
+    leader.driver.peers.handshakes.failed(link)
+    group.cut = {MEMBERS.index(link.name)}
+    while not link.asking:
+        group.run(10)
+    group.run(10)
+    group.cut = set()
+    group.run(leader.driver.options.heartbeat_interval_ms + 100)
+    assert link.standing is PeerStatus.VERIFIED
+    assert group.leader() is leader
+
+
 def test_java_members_are_accepted_and_receive_no_batches(group: Group) -> None:
     """A member that answers the handshake with code 3 receives every entry in a separate push."""
     leader = group.elect()
