@@ -32,6 +32,27 @@ from rmqpy.testing.memory_files import MemoryFiles
 
 CHUNK = 1 << 16
 
+SEND_FIELDS = {
+    **dict(zip("abcdefgh", ("PG", "T", "TBW102", "4", "0", "0", "1", "0"), strict=True)),
+    **{"i": "UNIQ_KEY\x01u\x02WAIT\x01true", "j": "0", "k": "false", "m": "false"},
+}
+"""The header of a send with the one-letter names of its second version."""
+
+PULL_FIELDS = {
+    "consumerGroup": "CG",
+    "topic": "T",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "4",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "15000",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+"""The header of a pull that does not wait (``sysFlag`` has no suspend bit)."""
+
 
 class _UnsentChannel(MemoryChannel):
     """A channel without a socket: it receives all that the fast path could not send."""

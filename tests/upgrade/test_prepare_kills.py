@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -102,6 +102,19 @@ def prepared(request: pytest.FixtureRequest, make_rig: MakeUpgradeRig) -> Prepar
     return MAKERS[request.param](make_rig)
 
 
+def kills(made: Prepared) -> Iterator[tuple[int, CrashingFiles]]:
+    """Yield what each kill of ``prepare`` leaves, with the number of the operation it prevented."""
+    for dies_at in itertools.count():
+        dying = made.files.reopen(dies_at)
+        try:
+            made.prepare(dying)
+        except KilledError:
+            yield dies_at, dying.reopen(None)
+        else:
+            break
+    assert dies_at > 50
+
+
 @pytest.mark.slow
 def test_preparing_killed_at_any_operation_is_finished(prepared: Prepared) -> None:
     made = prepared
@@ -110,15 +123,7 @@ def test_preparing_killed_at_any_operation_is_finished(prepared: Prepared) -> No
     made.prepare(done)
     staged, learned = made.staged(done), made.learned(done)
     assert staged and learned
-    for dies_at in itertools.count():
-        dying = made.files.reopen(dies_at)
-        try:
-            made.prepare(dying)
-        except KilledError:
-            pass
-        else:
-            break
-        after = dying.reopen(None)
+    for dies_at, after in kills(made):
         assert made.stores(after) == before, dies_at
         believed = made.learned(after)
         assert believed.items() <= learned.items(), dies_at
@@ -126,7 +131,6 @@ def test_preparing_killed_at_any_operation_is_finished(prepared: Prepared) -> No
         assert made.staged(after) == staged, dies_at
         assert made.learned(after) == learned, dies_at
         assert made.stores(after) == before, dies_at
-    assert dies_at > 50
 
 
 @pytest.mark.slow
@@ -135,15 +139,6 @@ def test_what_a_kill_leaves_on_the_stage_is_used_whole_or_not_at_all(prepared: P
     plain = made.files.reopen(None)
     made.apply(plain)
     expected = made.stores(plain)
-    for dies_at in itertools.count():
-        dying = made.files.reopen(dies_at)
-        try:
-            made.prepare(dying)
-        except KilledError:
-            pass
-        else:
-            break
-        after = dying.reopen(None)
+    for dies_at, after in kills(made):
         made.apply(after)
         assert made.stores(after) == expected, dies_at
-    assert dies_at > 50

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from attrs import evolve
-from harness.fastpath import BrokerPair, MakeBrokerPair
+from harness.fastpath import PULL_FIELDS, SEND_FIELDS, BrokerPair, MakeBrokerPair
 
 from rmqpy.broker.services.flush import COMPANY_MS
 from rmqpy.config.keys import FlushDiskType
@@ -40,8 +40,7 @@ def test_equal_on_recorded_frames(
 
 
 def _sends(count: int, **fields: str) -> bytes:
-    values = ("PG", "T", "TBW102", "4", "0", "0", "1", "0", "UNIQ_KEY\x01u\x02WAIT\x01true", "0")
-    header = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false", **fields}
+    header = {**SEND_FIELDS, **fields}
     return b"".join(
         encode_command(RemotingCommand(310, n, ext_fields=header, body=b"b" * 100))
         for n in range(count)
@@ -49,23 +48,7 @@ def _sends(count: int, **fields: str) -> bytes:
 
 
 def _pull(**fields: str) -> RemotingCommand:
-    return RemotingCommand(
-        11,
-        ext_fields={
-            "consumerGroup": "CG",
-            "topic": "T",
-            "queueId": "0",
-            "queueOffset": "0",
-            "maxMsgNums": "32",
-            "sysFlag": "4",
-            "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
-            "subscription": "*",
-            "subVersion": "0",
-            "expressionType": "TAG",
-            **fields,
-        },
-    )
+    return RemotingCommand(11, ext_fields={**PULL_FIELDS, **fields})
 
 
 def test_plain_sends_and_pulls_take_the_fast_path(

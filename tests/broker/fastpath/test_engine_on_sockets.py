@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.fastpath import PULL_FIELDS, SEND_FIELDS
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.broker.assembly.server import BrokerServer
@@ -52,39 +53,15 @@ Connect = Callable[..., Awaitable[Client]]
 
 
 def send(opaque: int, queue_id: int = 0, body: bytes = b"x" * 100, binary: bool = False) -> bytes:
-    fields = {
-        "a": "PG",
-        "b": "T",
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": "0",
-        "g": "1",
-        "h": "0",
-        "i": f"UNIQ_KEY\x01U{opaque}\x02WAIT\x01true",
-        "j": "0",
-        "k": "false",
-        "m": "false",
-    }
+    properties = f"UNIQ_KEY\x01U{opaque}\x02WAIT\x01true"
+    fields = {**SEND_FIELDS, "e": str(queue_id), "i": properties}
     return encode_command(
         RemotingCommand(310, opaque, ext_fields=fields, body=body, serialize_type=int(binary))
     )
 
 
 def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
-    fields = {
-        "consumerGroup": "CG",
-        "topic": "T",
-        "queueId": str(queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
+    fields = {**PULL_FIELDS, "queueId": str(queue_id), "queueOffset": str(offset)}
     return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
 
 

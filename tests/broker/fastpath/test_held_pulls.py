@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 from attrs import define, field
-from harness.fastpath import BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
+from harness.fastpath import (
+    PULL_FIELDS,
+    SEND_FIELDS,
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    MakeBrokerPair,
+)
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.broker.fastpath.hold import RESUMED_AT_ONCE
@@ -37,25 +44,12 @@ Side = FallbackDriver | FastPathDriver
 
 
 def pull(offset: int, opaque: int = 1, **fields: Any) -> bytes:
-    values = {
-        "consumerGroup": "CG",
-        "topic": "T",
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": SUSPEND,
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "15000",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    return encode_command(RemotingCommand(11, opaque, ext_fields={**values, **fields}))
+    values = {**PULL_FIELDS, "queueOffset": str(offset), "sysFlag": SUSPEND, **fields}
+    return encode_command(RemotingCommand(11, opaque, ext_fields=values))
 
 
 def sends(count: int, properties: str = "UNIQ_KEY\x01u", queue_id: int = 0) -> bytes:
-    values = ("PG", "T", "TBW102", "4", str(queue_id), "0", "1", "0", properties, "0")
-    fields = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false"}
+    fields = {**SEND_FIELDS, "e": str(queue_id), "i": properties}
     return b"".join(
         encode_command(RemotingCommand(310, n, ext_fields=fields, body=b"b" * 40))
         for n in range(count)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from harness.fastpath import BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
+from harness.fastpath import (
+    PULL_FIELDS,
+    SEND_FIELDS,
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    MakeBrokerPair,
+)
 
 from rmqpy.remoting.bodies import (
     ConsumerData,
@@ -17,29 +24,16 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
 Side = FallbackDriver | FastPathDriver
-PROPERTIES = "UNIQ_KEY\x01u\x02WAIT\x01true\x02TAGS\x01TagA"
 
 
 def send(topic: str = "T", queue_id: int = 0) -> RemotingCommand:
-    values = ("PG", topic, "TBW102", "4", str(queue_id), "0", "1", "0", PROPERTIES, "0")
-    fields = {**dict(zip("abcdefghij", values, strict=True)), "k": "false", "m": "false"}
+    properties = SEND_FIELDS["i"] + "\x02TAGS\x01TagA"
+    fields = {**SEND_FIELDS, "b": topic, "e": str(queue_id), "i": properties}
     return RemotingCommand(310, ext_fields=fields, body=b"b" * 100)
 
 
 def pull(group: str = "CG", topic: str = "T", queue_id: int = 0) -> RemotingCommand:
-    fields = {
-        "consumerGroup": group,
-        "topic": topic,
-        "queueId": str(queue_id),
-        "queueOffset": "0",
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
+    fields = {**PULL_FIELDS, "consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
     return RemotingCommand(11, ext_fields=fields)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.fastpath import BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
+from harness.fastpath import PULL_FIELDS, BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
@@ -397,21 +397,6 @@ def _signed_sends(count: int, signer: Credentials) -> list[bytes]:
     ]
 
 
-PULL = {
-    "consumerGroup": "CG",
-    "topic": "T",
-    "queueId": "0",
-    "queueOffset": "0",
-    "maxMsgNums": "32",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "15000",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
-
-
 @pytest.mark.parametrize("serialize_type", [0, 1])
 @pytest.mark.parametrize("code", [310, 320, 10, 11])
 def test_signed_requests_of_each_kind_take_the_fast_path(
@@ -428,7 +413,7 @@ def test_signed_requests_of_each_kind_take_the_fast_path(
     body = b"some body, longer than one block of the hash that is made of it, by some bytes"
     if code == 320:
         body = encode_batch_body([BatchItem(0, body, b"KEYS\x01k"), BatchItem(0, b"", b"")])
-    signed = PULL if code == 11 else fields
+    signed = PULL_FIELDS if code == 11 else fields
     if code == 10:
         signed = {LONG_NAMES[name]: fields[name] for name in LONG_NAMES}
     for side in both:
