@@ -10,6 +10,7 @@ import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
 from rmqpy.upgrade.group.group_file import parse_group_file
+from rmqpy.upgrade.group.states import BACKWARD, FORWARD
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.operations import Copy
 
@@ -210,6 +211,25 @@ def test_an_unknown_state_is_refused_with_the_nearest(lagging: Path, run: RunUpg
     run(f"init {CONFS}")
     code, _, err = run("run --until verifid --yes")
     assert code == 1 and "did you mean verified?" in err
+
+
+@pytest.mark.slow
+def test_run_without_a_state_lists_the_states(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    code, _, err = run("run --yes")
+    assert code == 1 and "found no --until STATE, expected one of classic, stopping" in err
+    assert all(each.name in err for each in (*FORWARD, *BACKWARD))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["verify", "leave"])
+def test_an_empty_member_is_named_with_its_remedies(
+    lagging: Path, run: RunUpgrade, verb: str
+) -> None:
+    run(f"init {CONFS}")
+    code, _, err = run(verb)
+    assert code == 1 and f"n2: {lagging}/n2: found an empty directory, expected" in err
+    assert "rmqpy upgrade plan and apply" in err and "rmqpy upgrade join n2 --from" in err
 
 
 @pytest.mark.slow

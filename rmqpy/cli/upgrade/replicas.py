@@ -53,7 +53,6 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     from pathlib import Path
 
     from rmqpy.audit.replicas.manifest import Md5
-    from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_broker_configuration
     from rmqpy.store.files.disk import OsFileSystem
@@ -76,8 +75,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
             store = load_broker_configuration(config, {}, os.environ).configuration.store
         root = str(Path(path).resolve())
         settings = _relocated(store, root) if store else None
-        may_be_empty = getattr(options, "may_be_empty", False)
-        check_store_root(OsFileSystem(), root, settings, may_be_empty=may_be_empty)
+        _check_store(name, root, settings, may_be_empty=getattr(options, "may_be_empty", False))
         if store is not None:
             stores[name] = store
         plan = SurveyPlan(
@@ -95,6 +93,28 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     _check_not_swapped({each.name: each.root for each in found}, stores)
     _check_distinct(found)
     return found
+
+
+def _check_store(
+    name: str, root: str, settings: StoreSettings | None, *, may_be_empty: bool
+) -> None:
+    """Raise StoreError with the name of the replica if its directory is not a store."""
+    from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.model.errors import StoreError
+    from rmqpy.store.files.disk import OsFileSystem
+
+    files = OsFileSystem()
+    try:
+        check_store_root(files, root, settings, may_be_empty=may_be_empty)
+    except StoreError as error:
+        remedy = error.remedy
+        if files.is_dir(root) and not files.list_dir(root):
+            remedy += (
+                "; if it is a member to be filled, run rmqpy upgrade plan and apply, or in a"
+                f" DLedger group rmqpy upgrade join {name} --from MEMBER, or name the other"
+                " members in the command"
+            )
+        raise StoreError(f"{name}: {error.path}", error.found, error.expected, remedy) from None
 
 
 def _relocated(store: StoreSettings, root: str) -> StoreSettings:

@@ -38,9 +38,7 @@ def add_verbs(verbs: Commands) -> None:
     run = add_verb(
         verbs, "run", "carry out the steps up to a state, or until a person must decide", _run
     )
-    run.add_argument(
-        "--until", required=True, metavar="STATE", help="a state, as verified or returned"
-    )
+    run.add_argument("--until", metavar="STATE", help="a state, as verified or returned; required")
     for verb in (step, run):
         verb.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         verb.add_argument(
@@ -127,16 +125,17 @@ def _run(options: argparse.Namespace) -> int:
     return code
 
 
-def _state_of(name: str) -> State:
+def _state_of(name: str | None) -> State:
     from rmqpy.upgrade.group.states import BACKWARD, FORWARD
 
     known = {each.name: each for each in (*FORWARD, *BACKWARD)}
-    if name not in known:
-        raise RmqError(
-            f"--until {name}: found no such state, expected one of {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
-        )
-    return known[name]
+    if name in known:
+        return known[name]
+    there, back = (", ".join(each.name for each in way) for way in (FORWARD, BACKWARD))
+    expected = f"expected one of {there}, or on the way back {back}"
+    if name is None:
+        raise RmqError(f"run: found no --until STATE, {expected}; add it, as --until verified")
+    raise RmqError(f"--until {name}: found no such state, {expected}{did_you_mean(name, known)}")
 
 
 def _refuse_contradictions(view: GroupView) -> None:
