@@ -201,8 +201,10 @@ def test_groups_that_every_start_creates_are_not_missing(pair: Pair) -> None:
         for name in INITIAL_GROUPS:
             tree["subscriptionGroupTable"].pop(name, None)
 
+    before = manifest_of(pair[1])
     change_table(pair[1], "subscriptionGroup.json", forget_initial_groups)
     assert certificate_of(*pair).verdict.word is Word.EQUAL
+    assert "lacks" not in text_of(certificate_of(pair[1], earlier=[before]))
     change_table(
         pair[1],
         "subscriptionGroup.json",

@@ -32,6 +32,8 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any
 
+from rmqpy.model.names import INITIAL_GROUPS
+
 __all__ = [
     "SETTING_TABLES",
     "FileKind",
@@ -163,8 +165,12 @@ def limit_of(path: PurePosixPath, data: bytes, healthy: bytes) -> str:
             if _without(data, 0, _TAGS_CODE_HIGH) == _without(healthy, 0, _TAGS_CODE_HIGH):
                 return "the upper half of a tags code: readers compare the lower one"
         case FileKind.TABLE if path.name in SETTING_TABLES:
-            if _names(path.name, data) == _names(path.name, healthy):
+            mine, theirs = _names(path.name, data), _names(path.name, healthy)
+            if mine == theirs:
                 return "a setting of a topic or group: administrators change it, too"
+            if isinstance(mine, frozenset) and isinstance(theirs, frozenset):
+                if mine ^ theirs <= set(INITIAL_GROUPS):
+                    return "a group that every start creates: it is back after the next one"
         case FileKind.TERM:
             before, after = _properties(healthy), _properties(data)
             if isinstance(before, frozenset) and isinstance(after, frozenset):

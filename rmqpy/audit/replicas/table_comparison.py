@@ -125,7 +125,7 @@ def compare_with_earlier(
     for table in (TOPICS, GROUPS):
         before, after = _settings(table, was), _settings(table, now)
         gone = before.keys() - after.keys()
-        gone -= {name for each in known for name in _settings(table, each)}
+        gone -= _created_at_start(table).union(*(_settings(table, each) for each in known))
         if gone:
             yield TableDifference(table=table, text=f"{later.name} lacks {_listed(sorted(gone))}")
         added = sorted(after.keys() - before.keys())
@@ -194,6 +194,13 @@ def _settings(table: str, facts: TableFacts) -> Mapping[str, str]:
     return facts.topics if table == TOPICS else facts.groups
 
 
+def _created_at_start(table: str) -> frozenset[str]:
+    """Return the rows that every start creates. A Java member that has not written its table yet
+    lacks them.
+    """
+    return frozenset(INITIAL_GROUPS if table == GROUPS else ())
+
+
 def _changed(one: Mapping[str, str], two: Mapping[str, str]) -> list[str]:
     return sorted(key for key in one.keys() & two.keys() if one[key] != two[key])
 
@@ -206,8 +213,7 @@ def _different_settings(table: str, one: Manifest, two: Manifest) -> Iterator[Ta
         yield from _different_settings(table, two, one)
         return
     mine, theirs = _settings(table, one.contents), _settings(table, two.contents)
-    # Every start creates these; a Java member that has not written its table yet lacks them.
-    initial = set(INITIAL_GROUPS) if table == GROUPS else set()
+    initial = _created_at_start(table)
     parts = []
     if lacks := sorted(mine.keys() - theirs.keys() - initial):
         parts.append(f"{two.name} lacks {_listed(lacks)}")
