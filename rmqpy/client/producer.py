@@ -48,7 +48,9 @@ from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from rmqpy.remoting.request_template import RequestTemplate, TemplatedRequest
 
 RETRIED_CODES = frozenset(
     {
@@ -61,12 +63,21 @@ RETRIED_CODES = frozenset(
     }
 )
 
-_STORED = {
+_STORED: dict[int, SendStatus] = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
+
+_VARYING = tuple(
+    field.wire_name
+    for field in header_fields(SendMessageRequestHeaderV2)
+    if field.attribute in ("queue_id", "sys_flag", "born_timestamp", "flag", "properties")
+)
+"""The fields in which the sends of one topic to one broker differ, in the order of the header."""
+
+_TEMPLATES_MAX = 10_000
 
 _BATCH_ITEM_OVERHEAD = 22
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
@@ -105,11 +116,10 @@ class ProducerSettings:
     trace_topic: str | None = None
 
 
-@define(frozen=True)
+@define(slots=True)
 class _EncodedMessage:
     """The request data of one send, which is the same in every attempt."""
 
-    code: RequestCode
     topic: str
     body: bytes
     properties: str
@@ -145,6 +155,7 @@ class Producer(GroupMember):
         self._rotation: int | None = None
         self._faults = LatencyFaultTolerance() if self._settings.avoid_faults else None
         self._tracer: Tracer | None = None
+        self._templates: dict[tuple[str, str, bool], RequestTemplate] = {}
 
     async def _join(self, instance: ClientInstance) -> None:
         instance.join_producer(self.group)
@@ -317,10 +328,9 @@ class Producer(GroupMember):
         return refusal
 
     async def _publish_queues(self, topic: str) -> list[MessageQueue]:
-        route = await self._open().route_or_template(
+        queues = await self._open().publish_queues(
             topic, self._settings.template_topic, self._settings.template_queue_count
         )
-        queues = publish_queues(topic, route)
         if not queues:
             self._open().invalidate_route(topic)
             raise NetworkError(f"no broker accepts messages of {topic}: none is a writable master")
@@ -352,23 +362,41 @@ class Producer(GroupMember):
             raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         return address
 
-    def _request(self, encoded: _EncodedMessage, queue: MessageQueue) -> RemotingCommand:
-        instance = self._open()
+    def _request(self, encoded: _EncodedMessage, queue: MessageQueue) -> TemplatedRequest:
+        key = encoded.topic, queue.broker_name, encoded.batch
+        template = self._templates.get(key) or self._new_template(key)
+        born_ms = self._open().clock.now_ms()
+        values = (
+            queue.queue_id,
+            encoded.sys_flag,
+            born_ms,
+            encoded.flag,
+            encoded.properties,
+        )
+        return TemplatedRequest(template, values, encoded.body)
+
+    def _new_template(self, key: tuple[str, str, bool]) -> RequestTemplate:
+        topic, broker_name, batch = key
         header = SendMessageRequestHeaderV2(
             producer_group=self.group,
-            topic=encoded.topic,
+            topic=topic,
             default_topic=self._settings.template_topic,
             default_topic_queue_nums=self._settings.template_queue_count,
-            queue_id=queue.queue_id,
-            sys_flag=encoded.sys_flag,
-            born_timestamp=instance.clock.now_ms(),
-            flag=encoded.flag,
-            properties=encoded.properties,
+            queue_id=0,
+            sys_flag=0,
+            born_timestamp=0,
+            flag=0,
+            properties="",
             reconsume_times=0,
-            batch=encoded.batch,
-            bname=queue.broker_name,
+            batch=batch,
+            bname=broker_name,
         )
-        return instance.request(encoded.code, header, encoded.body)
+        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+        while len(self._templates) >= _TEMPLATES_MAX:
+            del self._templates[next(iter(self._templates))]
+        template = RequestTemplate(self._open().request(code, header), _VARYING)
+        self._templates[key] = template
+        return template
 
     # -- encoding
 
@@ -386,7 +414,6 @@ class Producer(GroupMember):
             reserved = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
             sys_flag |= TRANSACTION_PREPARED
         return _EncodedMessage(
-            code=RequestCode.SEND_MESSAGE_V2,
             topic=message.topic,
             body=body,
             properties=property_string(message, unique_id, reserved).decode(),
@@ -415,7 +442,6 @@ class Producer(GroupMember):
             )
         wait = "true" if first.wait_store_ok else "false"
         return _EncodedMessage(
-            code=RequestCode.SEND_BATCH_MESSAGE,
             topic=first.topic,
             body=body,
             properties=f"{PROPERTY_WAIT}\x01{wait}",
@@ -476,14 +502,26 @@ def _check_batched(message: Message, first: Message) -> None:
 
 
 def _result(encoded: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
-    header = SendMessageResponseHeader.decode(response.ext_fields)
+    fields = response.ext_fields
+    queue_id, offset = fields.get("queueId", ""), fields.get("queueOffset", "")
+    if "msgId" not in fields or not _is_plain(queue_id, 9) or not _is_plain(offset, 18):
+        header = SendMessageResponseHeader.decode(fields)  # This raises, or it is a rare form.
+        queue_id, offset = str(header.queue_id), str(header.queue_offset)
+    number = int(queue_id)
+    if number != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, number)
     return SendResult(
-        status=_STORED[ResponseCode(response.code)],
+        status=_STORED[response.code],
         msg_id=encoded.msg_id,
-        offset_msg_id=header.msg_id,
-        queue=MessageQueue(queue.topic, queue.broker_name, header.queue_id),
-        queue_offset=header.queue_offset,
+        offset_msg_id=fields["msgId"],
+        queue=queue,
+        queue_offset=int(offset),
     )
+
+
+def _is_plain(text: str, digits_max: int) -> bool:
+    """Return whether ``text`` is a number without a sign of at most so many digits."""
+    return len(text) <= digits_max and text.isdecimal()
 
 
 def _send_error(

@@ -31,6 +31,7 @@ from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.frame import encode_head
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.remoting.request_template import Request, TemplatedRequest, command_of
 
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
@@ -148,7 +149,7 @@ class RemotingClient:
     # -- the same for coroutines
 
     async def invoke(
-        self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
+        self, address: str, request: Request, timeout_ms: int = 3_000
     ) -> RemotingCommand:
         """Return the response, which may have any code. Raises NetworkError."""
         answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
@@ -163,15 +164,15 @@ class RemotingClient:
                 answer.set_exception(fault)
 
         close = self._client_limits.close_socket_if_timeout
-        self._request(address, command, (), Pending(timeout_ms, done, close))
+        self._request(address, request, (), Pending(timeout_ms, done, close))
         return await answer
 
-    async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
+    async def invoke_oneway(self, address: str, request: Request) -> None:
         """Send like ``oneway``, but return once the frame is queued on a connection. Raises
         NetworkError.
         """
         link = self._link(address)
-        frame = self._frame(command, FLAG_ONEWAY, ())
+        frame = self._frame(request, FLAG_ONEWAY, ())
         if link.connection is None:
             await self._connected(link)
         self._send(link, frame, self._scheduler.monotonic_ms())
@@ -260,7 +261,7 @@ class RemotingClient:
     # -- requests and answers
 
     def _request(
-        self, address: str, command: RemotingCommand, pieces: Sequence[bytes], pending: Pending
+        self, address: str, request: Request, pieces: Sequence[bytes], pending: Pending
     ) -> None:
         try:
             if self._pending >= self._client_limits.pending_requests:
@@ -268,7 +269,7 @@ class RemotingClient:
                     f"request to {address}: the limit of {self._pending} pending requests is"
                     " reached"
                 )
-            frame = self._frame(command, 0, pieces)
+            frame = self._frame(request, 0, pieces)
             opaque = self._opaque
             link = self._link(address)
             pending.sent_ms = now_ms = self._scheduler.monotonic_ms()
@@ -283,11 +284,13 @@ class RemotingClient:
         if link.watch is None or now_ms + pending.timeout_ms < link.watch_ms:
             self._watch(link, pending.timeout_ms)
 
-    def _frame(
-        self, command: RemotingCommand, flag: int, pieces: Sequence[bytes]
-    ) -> Sequence[bytes]:
+    def _frame(self, request: Request, flag: int, pieces: Sequence[bytes]) -> Sequence[bytes]:
         """Return the frame as one piece, or as its head and the pieces of its body."""
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        if isinstance(request, TemplatedRequest) and self.credentials is None:
+            assert not pieces, "a templated request has its body"
+            return (request.head(self._opaque, flag) + request.body,)
+        command = command_of(request)
         flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
         if self.credentials is not None:
             if pieces:  # the signature covers the whole body

@@ -70,6 +70,8 @@ _SHORT: Final = {
 _SPECIAL = re.compile('["\\\\\x00-\x1f\x7f-\x9f\u2028\u2029]')
 find_special: Final = _SPECIAL.search
 """Return a match if a text has a character that :func:`quote` escapes, otherwise None."""
+_find_other = re.compile('["\\\\\x00\x03-\x1f\x7f-\x9f\u2028\u2029]').search
+"""The same, except for the separators of properties, which nearly every message has."""
 _SPECIAL_STRICT = re.compile('["/\\\\\x00-\x1f]|[^\x00-\x7e]')
 
 Parts: TypeAlias = list[str]
@@ -129,6 +131,8 @@ def quote(text: str) -> str:
 
 def escape(text: str) -> str:
     """Return ``text`` as it is written inside a JSON string literal."""
+    if _find_other(text) is None:
+        return text.replace("\x01", "\\u0001").replace("\x02", "\\u0002")
     return _SPECIAL.sub(_escape, text)
 
 

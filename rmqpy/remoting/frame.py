@@ -82,8 +82,15 @@ _PLAIN_HEADER: Final = re.compile(
     rb'\{"code":%b,"flag":%b,"language":"JAVA","opaque":%b,"serializeTypeCurrentRPC":"JSON",'
     rb'"version":%b\}' % ((_PLAIN_NUMBER,) * 4)
 )
+_FLAT_HEADER: Final = re.compile(
+    rb'\{"code":%b,"extFields":\{([^{}\\]+)\},"flag":%b,"language":"([A-Z_]+)","opaque":%b,'
+    rb'"serializeTypeCurrentRPC":"JSON","version":%b\}' % ((_PLAIN_NUMBER,) * 4)
+)
+"""The header of a command with ext fields, without a remark and escapes."""
 _ONLY_TEXTS = {str}
 _ONLY_INTS = {int}
+_COLONS = {":"}
+_COMMAS = {","}
 _NUMBERS: Final = ("code", "opaque", "flag", "version")
 _PREFIX = Struct(">II")
 _WORD = Struct(">I")
@@ -116,11 +123,15 @@ def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: i
         if plain and command.language == LANGUAGE_JAVA:
             header = _PLAIN % (command.code, flag, opaque, command.version)
         else:
-            header = _encode_json(command, opaque, flag)
+            header = json_header(command, opaque, flag).encode("utf-8", "replace")
     else:
         assert command.serialize_type == SERIALIZE_ROCKETMQ, command.serialize_type
         header = _encode_binary(command, opaque, flag)
-    header_length = len(header)
+    return frame_prefix(command, len(header), body_length) + header
+
+
+def frame_prefix(command: RemotingCommand, header_length: int, body_length: int) -> bytes:
+    """Return the eight bytes before the header of a frame. Raises as :func:`encode_head`."""
     length = WORD_BYTES + header_length + body_length
     if length + LENGTH_BYTES > MAX_FRAME or header_length > MAX_HEADER:
         raise RequestRejectedError(
@@ -129,7 +140,7 @@ def encode_head(command: RemotingCommand, body_length: int, opaque: int, flag: i
             f"{body_length} bytes is larger than a peer accepts: {MAX_HEADER} bytes of "
             f"header, {MAX_FRAME} in all",
         )
-    return _PREFIX.pack(length, command.serialize_type << 24 | header_length) + header
+    return _PREFIX.pack(length, command.serialize_type << 24 | header_length)
 
 
 def decode_command(frame: memoryview) -> RemotingCommand:
@@ -155,6 +166,10 @@ def decode_command(frame: memoryview) -> RemotingCommand:
             code, flag, opaque, version = map(int, plain.groups())
             body = bytes(frame[header_end:])
             return RemotingCommand(code, opaque, flag, LANGUAGE_JAVA, version, None, {}, body)
+        flat = _FLAT_HEADER.fullmatch(frame, WORD_BYTES, header_end)
+        if flat is not None and (command := _decode_flat(flat)) is not None:
+            command.body = bytes(frame[header_end:])
+            return command
     header = bytes(frame[WORD_BYTES:header_end])
     if serialize_type == SERIALIZE_JSON:
         command = _decode_json(header)
@@ -173,7 +188,8 @@ def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
     return b"%b%b%b" % (_PREFIX.pack(WORD_BYTES + size + len(body), size), header, body)
 
 
-def _encode_json(command: RemotingCommand, opaque: int, flag: int) -> bytes:
+def json_header(command: RemotingCommand, opaque: int, flag: int) -> str:
+    """Return the JSON header of ``command`` with this opaque and flag."""
     fields, remark = command.ext_fields, command.remark
     order = order_of_known_keys(tuple(fields))
     items = list(zip(order, map(fields.__getitem__, order), strict=True))
@@ -191,7 +207,7 @@ def _encode_json(command: RemotingCommand, opaque: int, flag: int) -> bytes:
     if remark is not None:
         parts.append(f'"remark":"{remark}"')
     parts.append(f'"serializeTypeCurrentRPC":"JSON","version":{command.version}}}')
-    return ",".join(parts).encode("utf-8", "replace")
+    return ",".join(parts)
 
 
 def _encode_binary(command: RemotingCommand, opaque: int, flag: int) -> bytes:
@@ -306,6 +322,33 @@ def _decode_json(header: bytes) -> RemotingCommand:
         b"",
         SERIALIZE_JSON,
         header_type=None if ext_fields is None else CommandHeader,
+    )
+
+
+def _decode_flat(header: re.Match[bytes]) -> RemotingCommand | None:
+    """Return the command, or None if its ext fields are not plain strings."""
+    code, inner, flag, language, opaque, version = header.groups()
+    # "name":"value","name":"value" without its quotes.
+    pieces = inner.decode("utf-8", "replace").split('"')
+    if (
+        len(pieces) % 4 != 1
+        or pieces[0]
+        or pieces[-1]
+        or set(pieces[2::4]) != _COLONS
+        or not set(pieces[4:-1:4]) <= _COMMAS
+    ):
+        return None
+    return RemotingCommand(
+        int(code),
+        int(opaque),
+        int(flag),
+        LANGUAGE_CODES.get(language.decode(), LANGUAGE_UNKNOWN),
+        int(version),
+        None,
+        dict(zip(pieces[1::4], pieces[3::4], strict=True)),
+        b"",
+        SERIALIZE_JSON,
+        header_type=CommandHeader,
     )
 
 

@@ -435,3 +435,16 @@ def test_concurrent_sends_use_all_brokers(world: ClientWorld, run: Run) -> None:
         return {result.queue.broker_name for result in results}
 
     assert run(with_producer(world, use)) == {"a", "b"}
+
+
+def test_queues_to_send_to_are_computed_once_per_route(world: ClientWorld, run: Run) -> None:
+    async def main(producer: Producer) -> None:
+        queues = await producer._publish_queues("T")
+        assert queues == await producer.queues("T")
+        assert await producer._publish_queues("T") is queues
+        world.routes["T"] = topic_route(write_queue_nums=1)
+        assert producer._instance is not None
+        await producer._instance.refresh_routes()
+        assert len(await producer._publish_queues("T")) < len(queues)
+
+    run(with_producer(world, main))

@@ -26,6 +26,7 @@ from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.remoting.headers import SendMessageResponseHeader
+from rmqpy.remoting.request_template import Request, command_of
 
 NOW_MS = 1_795_243_128_808
 
@@ -101,23 +102,23 @@ class ClientWorld:
     # -- Transport
 
     async def invoke(
-        self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
+        self, address: str, request: Request, timeout_ms: int = 3_000
     ) -> RemotingCommand:
-        request = self._arrived(address, command, timeout_ms)
+        command = self._arrived(address, command_of(request), timeout_ms)
         await asyncio.sleep(0)
         answer = self.answers.get(address)
         if answer is None:
             raise NetworkError(f"connect to {address}: refused")
-        response = answer(request)
+        response = answer(command)
         if response is None:
             self.clock.passed_ms += timeout_ms
             raise NetworkError(f"{address} did not answer within {timeout_ms} ms")
         decoded = through_frames(response)
-        assert decoded.opaque == request.opaque and decoded.is_response
+        assert decoded.opaque == command.opaque and decoded.is_response
         return decoded
 
-    async def invoke_oneway(self, address: str, command: RemotingCommand) -> None:
-        self._arrived(address, evolve(command, flag=2), None)
+    async def invoke_oneway(self, address: str, request: Request) -> None:
+        self._arrived(address, evolve(command_of(request), flag=2), None)
 
     async def close(self) -> None:
         self.closed = True

@@ -82,6 +82,46 @@ def test_an_irregular_number_is_left_to_the_json_decoder(number: str) -> None:
     assert outcomes[0] == outcomes[1]
 
 
+@given(
+    st.lists(st.tuples(st.text(max_size=4), st.text(max_size=8)), max_size=5),
+    st.sampled_from(["JAVA", "PYTHON", "NODE_JS", "X"]),
+    st.sampled_from([":", ": ", ':null,"x":']),
+)
+def test_a_header_with_flat_ext_fields_is_decoded_like_any_other(
+    fields: list[tuple[str, str]], language: str, colon: str
+) -> None:
+    inner = ",".join(
+        f"{json.dumps(name, ensure_ascii=False)}{colon}{json.dumps(value, ensure_ascii=False)}"
+        for name, value in fields
+    )
+    header = (
+        f'{{"code":0,"extFields":{{{inner}}},"flag":1,"language":"{language}","opaque":7,'
+        '"serializeTypeCurrentRPC":"JSON","version":407}'
+    )
+    outcomes: list[RemotingCommand | str] = []
+    for each in (header, " " + header):  # Only the JSON decoder reads the second form.
+        try:
+            outcomes.append(decode(json_frame(each.encode("utf-8", "replace"), b"body")))
+        except RemoteProtocolError as fault:
+            outcomes.append(str(fault))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("inner", ['"a":1', '"a":"b",', '"a":"b" ,"c":"d"', '"a":"b""c":"d"', "x"])
+def test_irregular_ext_fields_are_left_to_the_json_decoder(inner: str) -> None:
+    header = (
+        f'{{"code":0,"extFields":{{{inner}}},"flag":1,"language":"JAVA","opaque":7,'
+        '"serializeTypeCurrentRPC":"JSON","version":407}'
+    )
+    outcomes: list[RemotingCommand | str] = []
+    for each in (header, " " + header):
+        try:
+            outcomes.append(decode(json_frame(each)))
+        except RemoteProtocolError as fault:
+            outcomes.append(type(fault).__name__)
+    assert outcomes[0] == outcomes[1]
+
+
 def binary_frame(header: bytes, body: bytes = b"") -> bytes:
     return pack(">II", 4 + len(header) + len(body), 1 << 24 | len(header)) + header + body
 

@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self, TypeAlias
 from attrs import define, field
 
 from rmqpy.acl.signature import Credentials
-from rmqpy.client.core.routes import broker_address, route_for_new_topic
+from rmqpy.client.core.routes import broker_address, publish_queues, route_for_new_topic
 from rmqpy.client.core.server_requests import ServerRequestHandler
 from rmqpy.client.core.unique_id import UniqueIds
 from rmqpy.config.keys import parse_addresses
@@ -37,10 +37,17 @@ from rmqpy.model.names import check_group
 from rmqpy.net.client import RemotingClient, parse_address
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsSide, client_tls
-from rmqpy.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, TopicRouteData
+from rmqpy.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    MessageQueue,
+    ProducerData,
+    TopicRouteData,
+)
 from rmqpy.remoting.command import LANGUAGE_PYTHON, RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader, UnregisterClientRequestHeader
+from rmqpy.remoting.request_template import Request
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +56,10 @@ class Transport(Protocol):
     """The methods of ``net.client.RemotingClient`` that a client uses."""
 
     async def invoke(
-        self, address: str, command: RemotingCommand, timeout_ms: int = 3_000
+        self, address: str, request: Request, timeout_ms: int = 3_000
     ) -> RemotingCommand: ...
 
-    async def invoke_oneway(self, address: str, command: RemotingCommand) -> None: ...
+    async def invoke_oneway(self, address: str, request: Request) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -132,6 +139,8 @@ class _Route:
     loaded_ms: int
     suspect: bool = False
     provisional: bool = False
+    publish_queues: list[MessageQueue] | None = None
+    """The queues to send to; None before the first use."""
 
 
 class ClientInstance:
@@ -312,12 +321,21 @@ class ClientInstance:
         """
         return (await self._route(topic)).route
 
-    async def route_or_template(
+    async def publish_queues(
         self, topic: str, template_topic: str, queue_count: int
-    ) -> TopicRouteData:
-        """Return the route of ``topic``, or the route with which the topic will be created."""
+    ) -> list[MessageQueue]:
+        """Return the queues to which messages of ``topic`` are sent, in order of rotation: those
+        of its route, or of the route with which the topic will be created. The caller must not
+        change the list.
+        """
+        known = await self._route_or_template(topic, template_topic, queue_count)
+        if known.publish_queues is None:
+            known.publish_queues = publish_queues(topic, known.route)
+        return known.publish_queues
+
+    async def _route_or_template(self, topic: str, template_topic: str, queue_count: int) -> _Route:
         try:
-            return await self.route(topic)
+            return await self._route(topic)
         except RequestRejectedError as refusal:
             if refusal.code != ResponseCode.TOPIC_NOT_EXIST or topic == template_topic:
                 raise
@@ -328,8 +346,9 @@ class ClientInstance:
             raise unknown from None
         route = route_for_new_topic(template, queue_count)
         # Keep it only briefly: the first message makes the broker create and register the topic.
-        self._keep(topic, _Route(route, self.clock.monotonic_ms(), suspect=True, provisional=True))
-        return route
+        known = _Route(route, self.clock.monotonic_ms(), suspect=True, provisional=True)
+        self._keep(topic, known)
+        return known
 
     def invalidate_route(self, topic: str) -> None:
         """Mark the route as suspect after an error, so that it is requested again before its next

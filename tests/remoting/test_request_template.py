@@ -1,0 +1,74 @@
+"""Templates: their frames are those of the whole request."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqpy.model.errors import RequestRejectedError
+from rmqpy.remoting.command import LANGUAGE_PYTHON, RemotingCommand
+from rmqpy.remoting.frame import MAX_FRAME, encode_head
+from rmqpy.remoting.headers import PullMessageRequestHeader, SendMessageRequestHeaderV2
+from rmqpy.remoting.request_template import RequestTemplate, TemplatedRequest, command_of
+
+texts = st.text(max_size=12) | st.text(
+    alphabet='\x00\x01\x02\x1f\x7f"\\/%s{}:,aé\u2028\ud800\U0001f600'
+)
+numbers = st.integers(-(2**31), 2**31 - 1)
+
+
+def send(topic: str, broker_name: str) -> RemotingCommand:
+    header = SendMessageRequestHeaderV2(
+        producer_group="%s",
+        topic=topic,
+        default_topic="TBW102",
+        default_topic_queue_nums=4,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=0,
+        flag=0,
+        properties="",
+        reconsume_times=0,
+        bname=broker_name,
+    )
+    command = RemotingCommand.request(310, header)
+    command.language = LANGUAGE_PYTHON
+    return command
+
+
+@given(texts, texts, numbers, numbers, texts, st.integers(0, 2**31 - 1), st.sampled_from([0, 2]))
+def test_the_head_is_that_of_the_whole_request(
+    topic: str, broker: str, queue_id: int, flag: int, properties: str, opaque: int, bits: int
+) -> None:
+    template = RequestTemplate(send(topic, broker), ("i", "h", "e"))
+    request = TemplatedRequest(template, (properties, flag, queue_id), b"body")
+    whole = command_of(request)
+    assert (whole.ext_fields["i"], whole.body) == (properties, b"body")
+    assert request.head(opaque, bits) == encode_head(whole, 4, opaque, bits)
+
+
+@given(texts, numbers)
+def test_fields_with_long_names_are_found(expression: str, offset: int) -> None:
+    header = PullMessageRequestHeader(
+        consumer_group="g",
+        topic="T",
+        queue_id=1,
+        queue_offset=0,
+        max_msg_nums=32,
+        sys_flag=2,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription="*",
+        sub_version=0,
+        expression_type="TAG",
+    )
+    template = RequestTemplate(RemotingCommand.request(11, header), ("subscription", "queueOffset"))
+    request = TemplatedRequest(template, (expression, offset), b"")
+    assert request.head(7, 0) == encode_head(request.command(), 0, 7, 0)
+
+
+def test_a_request_that_is_too_large_is_refused() -> None:
+    template = RequestTemplate(send("T", "a"), ("i", "e"))
+    with pytest.raises(RequestRejectedError, match="a frame of code 310"):
+        TemplatedRequest(template, ("", 0), bytes(MAX_FRAME)).head(1, 0)
