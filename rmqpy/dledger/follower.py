@@ -10,8 +10,8 @@ COMPARE,   the same                                        INCONSISTENT_TERM, IN
 TRUNCATE                                                   nothing has been compared
 any        the disk is full or has failed (not COMMIT)     DISK_FULL, DISK_ERROR
 COMPARE    our log has the entry / does not have it        SUCCESS / INCONSISTENT_STATE
-TRUNCATE   it would drop or replace committed entries      INCONSISTENT_STATE, and a notice: this
-                                                           member has diverged (``divergence``)
+TRUNCATE   it would drop or replace committed entries,     INCONSISTENT_STATE, and a notice: this
+           or ours and the leader's of one term differ     member has diverged (``divergence``)
 TRUNCATE   otherwise                                       SUCCESS; the entry is now the last,
                                                            except for entries after it that are
                                                            known to be the leader's
@@ -29,6 +29,12 @@ Up to ``matched_index`` the follower's entries equal the leader's. An entry of t
 proves this for all entries before it; otherwise a COMPARE, TRUNCATE or APPEND of this term proves
 it. The follower appends and commits only up to that index, because the wire format does not contain
 the term of the preceding entry.
+
+An entry of the leader's own term proves nothing if that term had two leaders, which happens if a
+member forgets its vote: it was restored from a backup, or is a Java member after a loss of power.
+A push therefore commits no entry after its own last one, and an entry that differs from the
+leader's although both have the same index and term ends the proof: the member has diverged, and
+keeps its entries, which may have been acknowledged.
 
 Invariants: no committed entry is dropped, except that all are dropped for a leader whose log begins
 after ours. A push is answered with SUCCESS only after its entries are in ``Ready.entries`` (with
@@ -82,8 +88,12 @@ class Follower:
 
     divergence: str | None = None
     """The reason why this member cannot follow its leader: it knows entries to be committed that
-    the leader does not have, which a power failure of the others may cause.
+    the leader does not have, which a power failure of the others may cause, or both have different
+    entries of one term.
     """
+
+    _contradiction: str | None = None
+    """The reason why this member and its leader cannot both be right about an entry."""
 
     _matched: int = -1
     _matched_term: Term = NO_TERM
@@ -98,13 +108,13 @@ class Follower:
     @property
     def matched_index(self) -> int:
         end = self.member.log.end
-        if end.index < 0 or end.term == self.member.term:
+        if end.index < 0 or (end.term == self.member.term and self._contradiction is None):
             return end.index
         return min(self._matched, end.index) if self._matched_term == self.member.term else -1
 
     def role_changed(self) -> None:
         """Answer all held pushes, because the member now follows another leader or none."""
-        self.divergence = None
+        self.divergence = self._contradiction = None
         for held in self._held.values():
             self._answer(held, _CODE.NOT_FOLLOWER)
         for _, held in self._unsynced:
@@ -243,7 +253,7 @@ class Follower:
             # This entry and all before it equal the leader's.
             self._matched, self._matched_term = entry.index, self.member.term
         if request.commit_index > self.member.committed_index:
-            self._apply_commit(request.commit_index)
+            self._apply_commit(request.commit_index, request.last_index)
         return True
 
     def _compare(self, request: PushEntryRequest) -> bool:
@@ -251,18 +261,24 @@ class Follower:
         if not self._equal(entry):
             return False
         self._match(entry.index)
-        self._apply_commit(request.commit_index)
+        self._apply_commit(request.commit_index, entry.index)
         return True
 
     def _truncate(self, request: PushEntryRequest) -> bool:
         member, entry = self.member, request.entries[0]
         log = member.log
         equal = self._equal(entry)
+        if self._contradiction is not None:
+            self._diverge(self._contradiction)
+            return False
         # A late push may have arrived since the leader compared. Entries that are certainly the
         # leader's are kept, because it may have counted their acknowledgement.
         kept = max(entry.index if equal else entry.index - 1, self.matched_index)
         if member.committed_index > kept:
-            self._diverge(kept)
+            self._diverge(
+                f"this member knows the entries up to {member.committed_index} to be committed, and"
+                f" the leader has no or other entries after {kept}"
+            )
             return False
         if equal:
             log.truncate_after(kept)
@@ -278,18 +294,16 @@ class Follower:
             return False
         self._forget_synced(kept)
         self._match(entry.index)
-        self._apply_commit(request.commit_index)
+        self._apply_commit(request.commit_index, entry.index)
         return True
 
-    def _diverge(self, kept: int) -> None:
-        """Keep the committed entries after ``kept``, and report that the leader lacks them."""
+    def _diverge(self, reason: str) -> None:
+        """Keep the entries that the leader does not have, and report the reason."""
         member = self.member
         self.divergence = (
-            f"diverged from {member.leader_id}, the leader of term {member.term}: this member knows"
-            f" the entries up to {member.committed_index} to be committed, and the leader has no or"
-            f" other entries after {kept}. It keeps its entries and follows no further. Save its"
-            " directory if these messages matter, then let it join again with the data of another"
-            " member (rmqpy upgrade join)"
+            f"diverged from {member.leader_id}, the leader of term {member.term}: {reason}. It"
+            " keeps its entries and follows no further. Save its directory if these messages"
+            " matter, then let it join again with the data of another member (rmqpy upgrade join)"
         )
         member.outbox.notices.append(self.divergence)
 
@@ -334,7 +348,7 @@ class Follower:
 
     def _commit(self, held: _HeldPush) -> None:
         if self.matched_index == self.member.log.end.index:
-            self._apply_commit(held.request.commit_index)
+            self._apply_commit(held.request.commit_index, self.matched_index)
             self._answer(held, _CODE.SUCCESS)
         else:
             self._answer(held, _CODE.INCONSISTENT_STATE)
@@ -363,15 +377,27 @@ class Follower:
         )
 
     def _equal(self, entry: Entry) -> bool:
+        """Return whether the log has this entry of the leader. Record a contradiction."""
         log = self.member.log
-        return log.has(entry.index) and log.entry(entry.index) == entry
+        if not log.has(entry.index):
+            return False
+        own = log.entry(entry.index)
+        if own.term == entry.term and own != entry and self._contradiction is None:
+            self._matched = min(self._matched, entry.index - 1)
+            self._contradiction = (
+                f"its entry {entry.index} and that of the leader differ, although both are of term"
+                f" {entry.term}. The term had two leaders, as after a member was restored from a"
+                " backup that is older than its vote, or a file has been changed"
+            )
+        return own == entry
 
     def _match(self, index: int) -> None:
         self._matched, self._matched_term = max(index, self.matched_index), self.member.term
 
-    def _apply_commit(self, index: int) -> None:
+    def _apply_commit(self, index: int, proven: int) -> None:
+        """Commit up to ``index``, but no entry after ``proven``, the last one of the push."""
         member = self.member
-        reached = min(index, self.matched_index)
+        reached = min(index, proven, self.matched_index)
         if reached > member.committed_index:
             member.commit(reached)
 

@@ -290,8 +290,8 @@ class Replication:
             search = progress.search
             if not compared and response is not None and response.code == _CODE.INCONSISTENT_STATE:
                 member.outbox.notices.append(
-                    f"{progress.peer} refuses to drop its entries after {index}, which it knows to"
-                    " be committed, and does not follow: see its log"
+                    f"{progress.peer} refuses to drop its entries after {index}, which are not"
+                    " this leader's, and does not follow: see its log"
                 )
             progress.enter(PeerState.COMPARE, index)
             progress.search = search if compared else _FROM_END

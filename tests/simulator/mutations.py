@@ -244,7 +244,7 @@ def appended_without_comparison(patches: Patches) -> None:
 
 @consensus_mutation
 def committed_without_comparison(patches: Patches) -> None:
-    def apply_commit(self: follower.Follower, index: int) -> None:
+    def apply_commit(self: follower.Follower, index: int, _proven: int) -> None:
         reached = min(index, self.member.log.end.index)
         if reached > self.member.committed_index:
             self.member.commit(LedgerIndex(reached))

@@ -1,7 +1,10 @@
-"""``rmqpy upgrade join`` on a member that has committed entries which its group does not have."""
+"""``rmqpy upgrade join`` on a member that has entries which its group does not have, because the
+others have lost them, or because one term had two leaders.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -166,3 +169,92 @@ def test_nothing_is_removed_from_a_member_that_only_lags() -> None:
     plan = case.plan()
     assert plan.is_empty and FACT not in plan.facts
     case.returns()
+
+
+def two_leaders(lost: int, instead: int, *, clean: bool) -> Diverged:
+    """Return a group whose keeper has committed ``lost`` messages with n1; n1 was restored from a
+    backup that is older than its vote for the keeper, and has committed ``instead`` messages with
+    n2 in the same term. The keeper is stopped cleanly, or loses its power.
+    """
+    group = Group.of()
+    group.start(0, 1, 2)
+    group.send(group.elect(), b"durable")
+    group.run(4000)
+    group.stop(0, 1, 2)
+    backup = group.members[1].files.kill()
+    group.start(0, 1)
+    keeper = group.elect()
+    assert keeper is group.members[0] and keeper.driver is not None
+    term = keeper.driver.node.term
+    replies = group.send(keeper, *[b"lost %d" % number for number in range(lost)])
+    assert [reply.code for reply in replies] == [0] * lost
+    if clean:
+        group.stop(0)
+    else:
+        group.kill(0, power=True)
+    group.kill(1)
+    group.members[1].files = backup
+    group.start(1, 2)
+    leader = group.elect()
+    assert leader.driver is not None and leader.driver.node.term == term
+    replies = group.send(leader, *[b"other %d" % number for number in range(instead)])
+    assert [reply.code for reply in replies] == [0] * instead
+    return Diverged(group, keeper, leader)
+
+
+def entries(member: Member) -> dict[str, bytes]:
+    return {path: data for path, data in member.data().items() if path.startswith("data/")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("lost", "instead"), [(1, 1), (9, 1), (1, 9), (9, 9)])
+def test_a_member_keeps_entries_that_differ_from_those_of_the_same_term(
+    lost: int, instead: int, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = two_leaders(lost, instead, clean=clean)
+    keeper = case.keeper
+    before = entries(keeper)
+    case.group.start(0)
+    assert keeper.driver is not None
+    committed = keeper.driver.node.committed_index
+    with caplog.at_level(logging.WARNING):
+        case.group.run(10_000)
+    fault = keeper.driver.node.fault
+    assert fault is not None and "both are of term 2. The term had two leaders" in fault
+    assert any(fault in text for text in caplog.messages)
+    assert keeper.driver.node.committed_index == committed, "committed without proof"
+    assert entries(keeper) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_member_joins_again_after_its_term_had_two_leaders(clean: bool) -> None:
+    case = two_leaders(2, 3, clean=clean)
+    plan = case.plan()
+    assert plan.facts[FACT] == {
+        "messages": 2,
+        "topics": {"T": 2},
+        "replicas": {case.keeper.name: 2},
+    }
+    assert not case.judge().can_join
+    case.apply(plan)
+    case.returns()
+    assert case.group.read(case.keeper) == [b"durable", b"other 0", b"other 1", b"other 2"]
+
+
+@pytest.mark.slow
+def test_a_changed_entry_with_equal_entries_after_it_is_damage() -> None:
+    group = Group.of()
+    group.start(0, 1, 2)
+    leader = group.elect()
+    group.send(leader, b"a", b"b", b"c")
+    group.run(4000)
+    group.stop(0, 1, 2)
+    keeper, reference = group.members[:2]
+    path = next(path for path in keeper.files.nodes if path.endswith("data/" + "0" * 20))
+    data = bytearray(keeper.files.read_bytes(path))
+    data[data.index(b"b\x01T") - 60] ^= 1
+    keeper.files.replace_bytes(path, bytes(data))
+    with pytest.raises(UpgradeRefusedError, match="later entries are; expected the same entry"):
+        Diverged(group, keeper, reference).plan()

@@ -313,6 +313,8 @@ class Metrics:
             if key in status:
                 name = f"rmqpy_dledger_{key}" + ("_index" if key != "term" else "")
                 yield name, labels, float(str(status[key]))
+        if "fault" in status:
+            yield "rmqpy_dledger_fault", labels, float(status["fault"] is not None)
         for peer, lag in _lags(status):
             yield "rmqpy_dledger_lag_entries", labels | {"peer": peer}, lag
         for slave, behind in self.replication.lags():

@@ -3,12 +3,14 @@
 Blocks of 64 KiB are compared by the digests of the manifests, which cover every byte of the
 entries, also fields without a CRC. Only blocks that differ, or in which one log ends, are read.
 
-Two entries with the same index are either the same entry or of different terms:
+Two entries with the same index are either the same entry or of different terms, unless the term
+had two leaders because a member had forgotten its vote (it was restored from a backup):
 
 ==============================  ===================================================================
 the entries differ, and         the difference is
 ==============================  ===================================================================
-have the same index and term    DAMAGE: one of them is not what the leader wrote
+have the same index and term    DAMAGE: one of them is not what the leader wrote, or the term had
+                                two leaders
 have another term, and both     COMMITTED: the group committed two different entries
 members know it as committed
 have another term, and one      PENDING: the group decides after a start, and cuts the other one
@@ -122,11 +124,11 @@ def compare_entries(first: Replica, second: Replica) -> EntryComparison | None:
 @define(slots=True, frozen=True)
 class CommonPrefix:
     """The last entry that two logs have in common, by index, and whether the entries after it have
-    the same term, so that one of them is damaged.
+    the same term, so that one of them is damaged, or the term had two leaders.
     """
 
     last_index: int
-    is_damage: bool = False
+    has_same_term: bool = False
 
 
 def common_prefix(first: Replica, second: Replica) -> CommonPrefix | None:
@@ -151,8 +153,8 @@ def common_prefix(first: Replica, second: Replica) -> CommonPrefix | None:
         for entry in _entries(first, file, begin, stop):
             match = found.get(entry.index)
             if match is None or match.data != entry.data:
-                is_damage = match is not None and match.term == entry.term
-                return CommonPrefix(entry.index - 1, is_damage)
+                has_same_term = match is not None and match.term == entry.term
+                return CommonPrefix(entry.index - 1, has_same_term)
             last = entry.index
         return CommonPrefix(last)
     return CommonPrefix(last) if are_compared else None

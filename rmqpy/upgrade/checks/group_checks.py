@@ -114,12 +114,14 @@ def same_entries(group: Group) -> Iterator[CheckFinding]:
 _CONFLICTS = {
     EntryConflict.DAMAGE: (
         "have the same index and term and are not the same",
-        "restore the damaged log from a member that is sound: rmqpy store fsck and the other"
-        " members show which one is",
+        "rmqpy store fsck and the other members show which log is damaged: restore it from a member"
+        " that is sound. If all are sound, the term had two leaders, as after a restored backup:"
+        " rmqpy upgrade join gives one member the entries of another",
     ),
     EntryConflict.COMMITTED: (
         "were committed with different content",
-        "keep both logs as evidence, and choose the member whose messages are kept",
+        "keep both logs as evidence, and choose the member whose messages are kept: rmqpy upgrade"
+        " join gives its entries to the others",
     ),
     EntryConflict.PENDING: (
         "are of different terms, and not known to be committed on both",

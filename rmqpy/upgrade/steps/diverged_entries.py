@@ -1,5 +1,6 @@
 """A member that knows entries to be committed that its group does not have: remove them, so that it
-can follow again.
+can follow again. The same holds for entries that differ from the group's although both are of one
+term, which then had two leaders.
 
 Such a member drops nothing on its own (:mod:`rmqpy.dledger.follower`). When it joins with the data
 of another member, its entries after the last common one are removed, and kept until ``finalize``;
@@ -23,7 +24,7 @@ from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.store.files.atomic import BACKUP_SUFFIX
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.ledger.member_state import DurableEntry, LedgerCheckpoint, MemberFiles
-from rmqpy.upgrade.checks.entry_comparison import common_prefix
+from rmqpy.upgrade.checks.entry_comparison import common_prefix, compare_entries
 from rmqpy.upgrade.checks.ledger import read_ledger, topics_after
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError, range_digest
@@ -44,8 +45,9 @@ class DivergedEntries:
 def drop_diverged(
     context: PlanContext, replica: LocalReplica, keep: str, *, given_up: bool
 ) -> DivergedEntries | None:
-    """Return what removes the committed entries that only ``replica`` has, or None if it has none:
-    the group replaces entries that the member does not know to be committed.
+    """Return what removes the entries that only ``replica`` has and does not drop on its own, or
+    None if it has none: the group replaces entries of another term that the member does not know
+    to be committed.
 
     A reference that has no entry instead may only lag: then nothing is removed, except if the
     operator has ``given_up`` messages. Raise UpgradeRefusedError or StoreError for damaged entries.
@@ -57,16 +59,15 @@ def drop_diverged(
     node = context.node_context(replica)
     own = read_ledger(node.files, node.settings)
     last = common.last_index
-    if own.committed_index <= last:
+    if own.committed_index <= last and not common.has_same_term:
         return None
-    if common.is_damage:
+    if common.has_same_term and _later_entries_are_equal(replica, reference, last + 1):
         raise UpgradeRefusedError(
             f"entry {last + 1} has the same term on {replica.name} and {reference.name} and is not"
-            " the same, expected the same entry: one of them is damaged, or a member that was"
-            " restored without its vote has elected a second leader in that term. rmqpy store fsck"
-            " of both shows damage; restore that directory from a member that is sound. If both are"
-            f" sound, move {replica.root} away, keep it, and start {replica.name} on an empty"
-            " directory: the group sends it everything that it has"
+            " the same, and later entries are; expected the same entry: one of them is damaged."
+            " rmqpy store fsck of both shows which one, and a running member fetches an entry with"
+            f" a wrong CRC again. If both are sound, move {replica.root} away, keep it, and start"
+            f" {replica.name} on an empty directory: the group sends it everything that it has"
         )
     topics = topics_after(node.files, own, last)
     del topics[LEADER_MARKER_TOPIC]
@@ -87,6 +88,18 @@ def drop_diverged(
     note = f"{here}, {reference.name} {other}: they are removed"
     checkpoint = _checkpoint(node, last, position, keep)
     return DivergedEntries((*ops, *checkpoint, *_derived(node, keep)), topics, note)
+
+
+def _later_entries_are_equal(replica: Replica, reference: Replica, index: int) -> bool:
+    """Return whether some entries after ``index``, which differs, are the same on both members:
+    then they have one history, in which an entry was changed.
+    """
+    compared = compare_entries(replica, reference)
+    assert compared is not None, "they have a common prefix"
+    found = sum(group.count for group in compared.conflicts.values())
+    last = max(group.last_index for group in compared.conflicts.values())
+    end = min(compared.end_one, compared.end_two) if compared.is_complete else last
+    return found < end - index + 1
 
 
 def _last_index(replica: Replica) -> int:

@@ -109,10 +109,20 @@ def test_the_page_of_a_member_of_a_group(tmp_path: Path) -> None:
     found = asyncio.run(scraped(tmp_path, member))
     assert found["rmqpy_role"] == [('{broker="a",role="leader"}', 1.0)]
     assert found["rmqpy_dledger_term"][0][1] >= 0.0
+    assert found["rmqpy_dledger_fault"] == [('{broker="a"}', 0.0)]
     assert found["rmqpy_dledger_turned_away"] == [('{broker="a"}', 0.0)]
     assert found["rmqpy_replication_strangers"] == [('{broker="a"}', 0.0)]
     (committed,), (end,) = found["rmqpy_dledger_committed_index"], found["rmqpy_dledger_end_index"]
     assert committed[1] == end[1] >= 4.0
+
+
+@pytest.mark.parametrize(("fault", "value"), [(None, 0), ("diverged from n0", 1)])
+def test_a_member_that_cannot_follow_is_a_metric(
+    build: BuildBroker, fault: str | None, value: int
+) -> None:
+    status = {"role": "FOLLOWER", "fault": fault}
+    page = build_metrics(build().broker, UnsentBytes(), lambda: status).text()
+    assert f'rmqpy_dledger_fault{{broker="broker-a"}} {value}\n' in page
 
 
 def with_topics(build: BuildBroker, count: int) -> Metrics:
