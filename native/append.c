@@ -16,10 +16,8 @@ static uint8_t *put_host(uint8_t *at, const uint8_t *ip, int32_t ip_length, int3
     return at + ip_length + 4;
 }
 
-uint8_t *rmq_put_record(const rmq_core *core, int64_t peer, const rmq_draft *message, uint8_t *out)
+uint8_t *rmq_put_record(const rmq_core *core, const rmq_peer *from, const rmq_draft *message, uint8_t *out)
 {
-    const rmq_peer *const from = &core->peers[peer];
-
     rmq_store32(out + 4, RMQ_MESSAGE_MAGIC_V1);
     rmq_store32(out + 8, message->body_length ? rmq_crc32(message->body, (size_t)message->body_length) : 0u);
     rmq_store32(out + 12, (uint32_t)message->queue_id);

@@ -1,5 +1,5 @@
-/* Handles the frames of a receive buffer: stores and answers sends, leaves pulls to pull.c, and
- * lists the other frames for Python. The checks are those of
+/* Handles the frames of a receive buffer: stores and answers sends, leaves pulls to pull.c and
+ * requests for copies to copy.c, and lists the other frames for Python. The checks are those of
  * rmqpy/broker/processors/send_request.py and rmqpy/store; if one of them would refuse a request,
  * Python handles it instead. */
 #include <string.h>
@@ -73,6 +73,9 @@ static int draft_send(const rmq_core *core, const rmq_peer *peer, pending_send *
     if (slot->key == NULL)
         return RMQ_NEEDS_PYTHON;
     send->topic = &core->topics[slot->item];
+    const int64_t times_max = texts[SEND_MAX_RECONSUME].at ? numbers[MAX_RECONSUME] : send->topic->retry_times_max;
+    if (send->topic->is_retry && numbers[RECONSUME] >= times_max)
+        return RMQ_NEEDS_PYTHON; /* a dead letter */
     *message = (rmq_draft){
         .topic = slot->key,
         .topic_length = slot->key_length,
@@ -145,16 +148,6 @@ static int read_level(const rmq_core *core, const rmq_properties *found, int64_t
     return *level > 0;
 }
 
-static rmq_slice put_number(uint8_t *end, int64_t number)
-{
-    uint8_t *at = end;
-
-    do
-        *--at = (uint8_t)('0' + number % 10);
-    while ((number /= 10) > 0);
-    return (rmq_slice){at, (size_t)(end - at)};
-}
-
 /* Let WAIT be the last property, as Java does by removing it and putting it back. */
 static void move_wait(rmq_properties *found)
 {
@@ -181,13 +174,13 @@ static int reroute(const rmq_core *core, pending_send *send)
         return RMQ_NEEDS_PYTHON;
     const rmq_topic *const topic = &core->topics[number];
     if (send->route == DELAYED)
-        rmq_set_property(&send->properties, "DELAY", put_number(send->level + sizeof send->level, queue_id--));
+        rmq_set_property(&send->properties, "DELAY", rmq_put_number(send->level + sizeof send->level, queue_id--));
     if (queue_id >= topic->queue_count || topic->cells[queue_id] < 0)
         return RMQ_NEEDS_PYTHON;
     move_wait(&send->properties);
     rmq_set_property(&send->properties, "REAL_TOPIC", (rmq_slice){message->topic, (size_t)message->topic_length});
     rmq_set_property(&send->properties, "REAL_QID",
-                     put_number(send->real_queue_id + sizeof send->real_queue_id, message->queue_id));
+                     rmq_put_number(send->real_queue_id + sizeof send->real_queue_id, message->queue_id));
     message->topic = topic->name;
     message->topic_length = topic->name_length;
     message->queue_id = (int32_t)queue_id;
@@ -334,7 +327,7 @@ static void write_send_reply(rmq_core *core, int64_t peer, const pending_send *s
     answer.numbers[RMQ_QUEUE_NUMBER] = send->queue_id;
     answer.numbers[RMQ_QUEUE_START] = send->message.queue_offset;
     rmq_add_outgoing(core, peer, rmq_put_reply(core, &core->replies[kind], &answer, 0, out) - out,
-                     core->log[RMQ_LOG_END]);
+                     core->log[RMQ_LOG_END], 0);
 }
 
 /* Encode the messages after the staged ones, and append them to the log if all of them fit. */
@@ -349,7 +342,7 @@ static int store_messages(rmq_core *core, int64_t peer, pending_send *send, int6
     for (int64_t i = 0; i < count; i++, message.queue_offset++) {
         if (send->is_batch)
             item = read_batch_item(item, &message);
-        uint8_t *const end = rmq_put_record(core, peer, &message, out + frame);
+        uint8_t *const end = rmq_put_record(core, &core->peers[peer], &message, out + frame);
         if (end == NULL)
             return RMQ_NEEDS_PYTHON;
         sizes[i] = end - out - frame;
@@ -404,6 +397,8 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
         return RMQ_NEEDS_PYTHON;
     if (request->code == 11)
         return rmq_pull(core, peer, request, (rmq_slice){frame, (size_t)length});
+    if (request->code == 36 || request->code == 37)
+        return rmq_copy_message(core, peer, request);
     const int verdict = handle_send(core, peer, model, send);
     if (send->route != OWN_QUEUE)
         model->begin = NULL; /* `send` describes another queue and other properties than the request */

@@ -1,4 +1,4 @@
-/* Reads the headers of sends and pulls in both serialize types. Deliberately stricter than
+/* Reads the headers of sends, pulls, and requests for copies in both serialize types. Deliberately stricter than
  * rmqpy/remoting/frame.py: Python reads whatever is rare or doubtful. */
 #include <string.h>
 #if defined(__SSE2__)
@@ -22,6 +22,10 @@ static const char *const PULL_NAMES[] = {
     "consumerGroup", "topic", "queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis",
     "subscription", "subVersion", "expressionType"
 };
+static const char *const END_NAMES[] = {
+    "producerGroup", "tranStateTableOffset", "commitLogOffset", "commitOrRollback", "msgId"
+};
+static const char *const RETURN_NAMES[] = {"offset", "group", "delayLevel", "maxReconsumeTimes"};
 
 static int find_name(const char *const *names, size_t count, const uint8_t *name, size_t length)
 {
@@ -38,13 +42,15 @@ static int text_number(int32_t code, const uint8_t *name, size_t length)
     case 310:
     case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXT_COUNT ? name[0] - 'a' : -1;
     case 10: return find_name(SEND_NAMES, sizeof SEND_NAMES / sizeof *SEND_NAMES, name, length);
+    case 36: return find_name(RETURN_NAMES, sizeof RETURN_NAMES / sizeof *RETURN_NAMES, name, length);
+    case 37: return find_name(END_NAMES, sizeof END_NAMES / sizeof *END_NAMES, name, length);
     default: return find_name(PULL_NAMES, sizeof PULL_NAMES / sizeof *PULL_NAMES, name, length);
     }
 }
 
 static int is_fast_path_code(int64_t code)
 {
-    return code == 310 || code == 320 || code == 10 || code == 11;
+    return code == 310 || code == 320 || code == 10 || code == 11 || code == 36 || code == 37;
 }
 
 static void skip_blanks(cursor *in)
@@ -241,14 +247,13 @@ enum { CODE, EXT_FIELDS, OPAQUE, FLAG, VERSION, LANGUAGE, SERIALIZE_TYPE, FIELD_
 static int read_field(cursor *in, int field, rmq_request *request)
 {
     rmq_text ignored;
-    int32_t version;
 
     switch (field) {
     case CODE: return read_int(in, &ignored, &request->code) && is_fast_path_code(request->code);
     case EXT_FIELDS: return is_fast_path_code(request->code) && read_ext_fields(in, request);
     case OPAQUE: return read_int(in, &request->opaque_text, &request->opaque);
     case FLAG: return read_int(in, &ignored, &request->flag);
-    case VERSION: return read_int(in, &ignored, &version);
+    case VERSION: return read_int(in, &ignored, &request->version);
     default: return read_string(in, &ignored) && !ignored.escaped;
     }
 }
@@ -267,7 +272,7 @@ static int read_json(cursor *in, rmq_request *request)
         if (!read_string(in, &name) || name.length == 0 || !accept(in, ':'))
             return 0;
         const int field = find_name(FIELDS, FIELD_COUNT, name.at, name.length);
-        if (field < 0 || (field < VERSION && (seen & 1u << field)) || !read_field(in, field, request))
+        if (field < 0 || (field <= VERSION && (seen & 1u << field)) || !read_field(in, field, request))
             return 0;
         seen |= 1u << field;
     } while (accept(in, ','));
@@ -394,6 +399,7 @@ static int read_binary(const cursor *in, rmq_request *request)
     if (end - at < (ptrdiff_t)BINARY_FIXED || rmq_load32(at + 13) != 0)
         return 0;
     request->code = (int16_t)(uint16_t)(((uint32_t)at[0] << 8) | at[1]);
+    request->version = (int16_t)(uint16_t)(((uint32_t)at[3] << 8) | at[4]);
     request->opaque = rmq_load_int(at + 5);
     request->flag = rmq_load_int(at + 9);
     if (!is_fast_path_code(request->code) || rmq_load32(at + 17) != (size_t)(end - at) - BINARY_FIXED)
@@ -448,7 +454,8 @@ int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model)
         return read_binary(&in, request);
     if (!read_json(&in, request))
         return 0;
-    remember_model(&whole, model);
+    if (request->code != 36 && request->code != 37)
+        remember_model(&whole, model);
     return 1;
 }
 

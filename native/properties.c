@@ -70,6 +70,24 @@ int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *foun
     return 1;
 }
 
+const rmq_property *rmq_find_property(const rmq_properties *found, const char *name)
+{
+    for (int i = 0; i < found->count; i++)
+        if (rmq_is_named(&found->list[i], name))
+            return &found->list[i];
+    return NULL;
+}
+
+rmq_slice rmq_put_number(uint8_t *end, int64_t number)
+{
+    uint8_t *at = end;
+
+    do
+        *--at = (uint8_t)('0' + number % 10);
+    while ((number /= 10) > 0);
+    return (rmq_slice){at, (size_t)(end - at)};
+}
+
 void rmq_set_property(rmq_properties *found, const char *name, rmq_slice value)
 {
     const uint32_t length = (uint32_t)strlen(name);

@@ -420,6 +420,6 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice
         reader->messages += found.count;
     }
     if (!(request->flag & RMQ_FLAG_ONEWAY))
-        rmq_add_outgoing(core, peer, length, 0);
+        rmq_add_outgoing(core, peer, length, 0, 0);
     return RMQ_OK;
 }

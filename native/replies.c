@@ -39,18 +39,22 @@ static uint8_t *put_hex(uint8_t *out, uint32_t value)
     return out + 8;
 }
 
-/* Write store host and physical offset of each message in hexadecimal, separated by commas. */
+uint8_t *rmq_put_msg_id(uint8_t *out, const uint8_t *ip, int32_t ip_length, uint32_t port, int64_t offset)
+{
+    for (int32_t at = 0; at < ip_length; at += 4)
+        out = put_hex(out, rmq_load32(ip + at));
+    out = put_hex(out, port);
+    out = put_hex(out, (uint32_t)((uint64_t)offset >> 32));
+    return put_hex(out, (uint32_t)(uint64_t)offset);
+}
+
+/* Write the ids of the messages, separated by commas. */
 static uint8_t *put_msg_ids(uint8_t *out, const rmq_core *core, const rmq_answer *answer)
 {
     for (int64_t i = 0; i < answer->offset_count; i++) {
-        const uint64_t offset = (uint64_t)answer->offsets[i];
         if (i > 0)
             *out++ = ',';
-        for (int32_t at = 0; at < core->store_ip_length; at += 4)
-            out = put_hex(out, rmq_load32(core->store_ip + at));
-        out = put_hex(out, (uint32_t)core->store_port);
-        out = put_hex(out, (uint32_t)(offset >> 32));
-        out = put_hex(out, (uint32_t)offset);
+        out = rmq_put_msg_id(out, core->store_ip, core->store_ip_length, (uint32_t)core->store_port, answer->offsets[i]);
     }
     return out;
 }
@@ -94,13 +98,13 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
     return at;
 }
 
-void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end)
+void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end, int is_copy)
 {
     rmq_outgoing *last = core->outgoing_count > 0 ? &core->outgoing[core->outgoing_count - 1] : NULL;
 
-    if (last == NULL || last->peer != peer || (last->log_end == 0) != (log_end == 0)) {
+    if (last == NULL || last->peer != peer || (last->log_end == 0) != (log_end == 0) || last->is_copy != is_copy) {
         last = &core->outgoing[core->outgoing_count++];
-        *last = (rmq_outgoing){.peer = peer, .start = core->out_used};
+        *last = (rmq_outgoing){.peer = peer, .start = core->out_used, .is_copy = is_copy};
     }
     last->length += length;
     last->replies++;

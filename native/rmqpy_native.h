@@ -170,6 +170,10 @@ typedef struct {
     int32_t name_length;
     uint64_t accounts; /* the accounts that may send to it, a bit for each of rmq_core.accounts */
     const uint8_t *name;
+    int32_t is_retry;        /* a retry topic; the fields below are those of its group */
+    int32_t retry_times_max; /* a message that was retried this often becomes a dead letter */
+    int32_t accepts_returns; /* C accepts messages that the group sends back */
+    int32_t reserved;
 } rmq_topic;
 
 /* Cells of `state`, which is shared with rmqpy/store/queues/consume_queue.py. */
@@ -322,6 +326,8 @@ typedef struct {
     int64_t replies;
     int32_t next;    /* in rmq_send: the next entry for the same peer, counted from 1; 0: none */
     int32_t is_next; /* another entry for the same peer precedes it */
+    int32_t is_copy; /* it answers requests for copies, which wait for less than a send */
+    int32_t reserved;
 } rmq_outgoing;
 
 typedef struct {
@@ -331,6 +337,12 @@ typedef struct {
 typedef struct {
     int64_t reader, queue_id, offset;
 } rmq_offset_commit;
+
+/* Consecutive messages of one topic that one group has sent back. */
+typedef struct {
+    int64_t retry_topic, topic; /* index in rmq_core.topics */
+    int64_t count;
+} rmq_returned;
 
 /* Pulls that wait for messages (hold.c; rmqpy/broker/fastpath/hold.py owns the memory). Pulls have
  * numbers from 1 on, so that zeroed memory is empty. */
@@ -379,10 +391,13 @@ typedef struct {
 enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDEX, RMQ_LOG_UNITS, RMQ_LOG_TERM };
 
 /* Replies, each with a JSON and then a binary header. A pull finds messages, misses (none of the
- * messages that it passed had its tags), or is at the end of its queue. */
+ * messages that it passed had its tags), or is at the end of its queue. A copy is the end of a
+ * transaction, or a message that was sent back. */
 enum rmq_kind {
     RMQ_SEND_JSON,
     RMQ_SEND_BINARY,
+    RMQ_COPY_JSON,
+    RMQ_COPY_BINARY,
     RMQ_PULL_JSON,
     RMQ_PULL_BINARY,
     RMQ_MISS_JSON,
@@ -411,7 +426,7 @@ typedef struct {
     int32_t ready[1024];
     int32_t ready_count, ready_next;
     int32_t ready_fd;     /* the epoll descriptor; -1: none */
-    rmq_reply replies[8]; /* by rmq_kind */
+    rmq_reply replies[10]; /* by rmq_kind */
     /* Topics, readers, and queues. */
     rmq_table topic_table, reader_table;
     rmq_topic *topics;
@@ -436,7 +451,7 @@ typedef struct {
     int32_t store_ip_length, store_port;
     int32_t send_enabled, pull_enabled;
     int32_t allows_wait_false; /* replies to WAIT=false wait for the same watermarks as all others */
-    int32_t reserved;
+    int32_t copy_enabled;      /* clients may have stored messages copied */
     int64_t put_messages, put_bytes; /* since Python last collected them */
     int64_t answered;                /* requests, including one-way ones, since Python last collected them */
     uint8_t *scratch;
@@ -445,14 +460,17 @@ typedef struct {
     rmq_files logs[2];
     int64_t log_min, confirm_offset, memory_distance;
     int64_t near_bytes, near_count, far_bytes, far_count;
-    /* Messages that wait in another topic until they are due or their transaction ends. */
-    int64_t delay_topic, half_topic; /* index in `topics`; -1: Python handles such messages */
+    /* Messages that wait in another topic until they are due or their transaction ends, and the topic
+     * that records its end. */
+    int64_t delay_topic, half_topic, op_topic; /* index in `topics`; -1: Python handles such messages */
     const int64_t *delays;           /* of the levels from 1 on, in ms */
     int64_t delay_count;
     int64_t queues_complete; /* 0: queues may lack messages that they had before the last start */
     int64_t misses;          /* replies to pulls without messages since Python last collected them */
     rmq_offset_commit *commits;
     int64_t commit_capacity, commit_count;
+    rmq_returned *returned; /* since Python last collected them */
+    int64_t returned_capacity, returned_count;
     int64_t scan_work, scan_work_max; /* the work of SQL92 filters in this turn, in steps; pulls beyond the limit wait */
     int64_t *touched; /* readers with counts that Python has not collected yet; capacity for every reader */
     int64_t touched_count;
@@ -944,8 +962,13 @@ typedef struct {
 int rmq_read_properties(const uint8_t *raw, int64_t length, rmq_properties *found);
 void rmq_order_properties(rmq_properties *found);
 
+const rmq_property *rmq_find_property(const rmq_properties *found, const char *name);
+
 /* Replace the value of a property, or append the property. */
 void rmq_set_property(rmq_properties *found, const char *name, rmq_slice value);
+
+/* Write a number that is not negative before `end`. */
+rmq_slice rmq_put_number(uint8_t *end, int64_t number);
 uint8_t *rmq_put_properties(uint8_t *out, const rmq_properties *found, int keeps_wait);
 
 /* Return the most bytes that rmq_put_properties can write. */
@@ -1006,7 +1029,7 @@ typedef struct {
 
 /* Encode a record except for PHYSICALOFFSET. Returns its end, or NULL if it exceeds a limit. The
  * caller provides enough space. */
-uint8_t *rmq_put_record(const rmq_core *core, int64_t peer, const rmq_draft *message, uint8_t *out);
+uint8_t *rmq_put_record(const rmq_core *core, const rmq_peer *from, const rmq_draft *message, uint8_t *out);
 
 int rmq_has_staging_space(const rmq_core *core, int64_t length, int64_t count);
 
@@ -1063,7 +1086,7 @@ typedef struct {
     rmq_text opaque_text; /* JSON only */
     rmq_text access_key, signature;
     int32_t other_fields; /* the ext fields contain other names */
-    int32_t code, opaque, flag;
+    int32_t code, opaque, flag, version;
     int32_t matches_model; /* it differs from the previous request of the buffer only in the varying texts */
     int32_t binary;        /* the fields from here on belong to the frame */
     const uint8_t *body;
@@ -1099,6 +1122,10 @@ enum rmq_pull_text {
     PULL_GROUP, PULL_TOPIC, PULL_QUEUE_ID, PULL_OFFSET, PULL_COUNT, PULL_SYS_FLAG, PULL_COMMIT, PULL_SUSPEND,
     PULL_EXPRESSION, PULL_VERSION, PULL_TYPE
 };
+
+enum rmq_end_text { END_GROUP, END_QUEUE_OFFSET, END_OFFSET, END_KIND, END_MSG_ID };
+
+enum rmq_return_text { RETURN_OFFSET, RETURN_GROUP, RETURN_LEVEL, RETURN_TIMES_MAX };
 
 /* Read the header of a frame into `model->request`. Returns 0 if Python must read it. A model
  * belongs to one buffer; its `begin` is NULL at first. */
@@ -1139,6 +1166,12 @@ uint8_t *rmq_put_reply(const rmq_core *core, const rmq_reply *reply, rmq_answer 
 
 int rmq_has_reply_space(const rmq_core *core, int64_t length);
 
+/* Write the id of a message: the host that stored it, and its offset. */
+uint8_t *rmq_put_msg_id(uint8_t *out, const uint8_t *ip, int32_t ip_length, uint32_t port, int64_t offset);
+
+/* Store the copies that the end of a transaction or a message sent back requires (copy.c), and answer it. */
+int rmq_copy_message(rmq_core *core, int64_t peer, const rmq_request *request);
+
 /* Answer or hold a pull. `frame` is the one that contains it, or NULL if the pull was held before: then
  * it is not held again, commits nothing, and need not be signed. */
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice frame);
@@ -1166,7 +1199,7 @@ int rmq_is_authorized(const rmq_core *core, const rmq_request *request, rmq_slic
 
 /* Add the next `length` bytes of `out` to the replies of `peer`. The caller has checked that there
  * is space for an entry. */
-void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end);
+void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_end, int is_copy);
 
 /* Constants of the record; rmqpy/codec/layout.py has the table. */
 #define RMQ_MESSAGE_MAGIC_V1 0xDAA320A7u

@@ -31,6 +31,8 @@ class _Lib:
     RMQ_HIGH_OFFSET: int
     RMQ_SEND_JSON: int
     RMQ_SEND_BINARY: int
+    RMQ_COPY_JSON: int
+    RMQ_COPY_BINARY: int
     RMQ_PULL_JSON: int
     RMQ_PULL_BINARY: int
     RMQ_MISS_JSON: int

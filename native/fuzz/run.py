@@ -121,6 +121,11 @@ def make_seeds() -> Iterator[bytes]:
     for mode in (FEED, FEED_ENTRIES, FEED | SMALL):
         for step in (0, 7, 15):
             yield bytes([mode | step << 3]) + stream
+    for mode, frame_size in ((FEED, 0), (FEED_ENTRIES, ENTRY_HEADER_SIZE), (FEED | SMALL, 0)):
+        for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
+            stream = b"".join(_copies(frame_size, serialize_type))
+            for step in (2, 15):
+                yield bytes([mode | step << 3]) + stream
     signed = list(_signed_frames())
     for frame in signed:
         yield bytes([SIGNED | FEED]) + frame
@@ -183,6 +188,36 @@ def _tail() -> Iterator[bytes]:
                 yield _encode(11, number, fields, b"", number % 2)
             header = _short(topic, PROPERTIES[number % 3], "false")
             yield _encode(310, number, header, b"x" * 40, SERIALIZE_JSON)
+
+
+def _copies(offset: int, serialize_type: int) -> Iterator[bytes]:
+    """Yield a half message, which is stored at ``offset``, and requests for copies of it."""
+    half = {**_short("fuzz", "TRAN_MSG\x01true\x02PGROUP\x01group\x02", "false"), "f": "4"}
+    yield _encode(310, 1, half, b"x" * 40, serialize_type)
+    yield _encode(34, 2, {"padding": "x" * 400}, b"", serialize_type)
+    for number in range(3):
+        for what in ("8", "12"):
+            end = {
+                "producerGroup": "group",
+                "tranStateTableOffset": "0",
+                "commitLogOffset": str(offset),
+                "commitOrRollback": what,
+                "msgId": "id",
+            }
+            yield _encode(37, number, end, b"", serialize_type)
+        back = {
+            "offset": str(offset),
+            "group": "group",
+            "delayLevel": str(number),
+            "maxReconsumeTimes": "2",
+        }
+        yield _encode(36, number, back, b"", serialize_type)
+        retried = {
+            **_short("%RETRY%group", PROPERTIES[number], "false"),
+            "j": str(number),
+            "l": "2",
+        }
+        yield _encode(310, number, retried, b"x" * 40, serialize_type)
 
 
 def _signed_frames() -> Iterator[bytes]:

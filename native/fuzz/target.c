@@ -11,8 +11,8 @@
  *   bits 3-6         frames: the bytes per read, divided by 16; 0: all at once
  *   bit 7            frames: access control is on; run.py signs for the two accounts
  *
- * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch, and a few of the held pulls that are
- * due. Time passes from turn to turn, and the connection changes now and then. Everything that was appended must be
+ * A read is a turn as in rmqpy/broker/fastpath/engine.py: feed, commit, dispatch, and a few of the delayed messages and
+ * of the held pulls that are due. Time passes from turn to turn, and the connection changes now and then. Everything that was appended must be
  * readable.
  */
 #include <stdio.h>
@@ -21,7 +21,7 @@
 
 #include "../rmqpy_native.h"
 
-#define TOPICS 2
+#define TOPICS 3
 #define ACCOUNTS 2 /* account i may do everything with topic i */
 #define QUEUES 2
 #define SLOTS 8
@@ -31,13 +31,14 @@
 #define INDEX_ENTRIES 200
 #define ROWS 256
 #define HELD 16
+#define DELIVERED 4
 #define CLUSTER_NAME "DefaultCluster"
 #define REPLY_TEXT "{\"code\":0,\"opaque\":,\"extFields\":{\"a\":\"\",\"b\":\"\"}}"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const int64_t DELAYS[QUEUES] = {1000, 7200000};
-static const char *const TOPIC_NAMES[TOPICS] = {"fuzz", "TopicTest"};
+static const char *const TOPIC_NAMES[TOPICS] = {"fuzz", "TopicTest", "%RETRY%group"};
 static const char GROUP[] = "group";
 static const char *const ACCOUNT_KEYS[ACCOUNTS] = {"one", "other"};
 static const char *const SECRETS[ACCOUNTS] = {
@@ -96,7 +97,7 @@ typedef struct {
     rmq_account accounts[ACCOUNTS];
     uint64_t stored;
     rmq_hold hold;
-    int64_t turns;
+    int64_t turns, delivered;
 } test_broker;
 
 static void add_name(const rmq_table *table, const void *key, size_t length, int64_t item)
@@ -133,8 +134,9 @@ static void add_names(test_broker *broker)
                                               .files = {&broker->queue_views[place], 0, QUEUE_BYTES, 1}};
         }
         core->topics[topic] = (rmq_topic){broker->cells[topic], broker->places[topic], QUEUES, QUEUES, 0,
-                                          (int32_t)length, UINT64_C(1) << topic, (const uint8_t *)TOPIC_NAMES[topic]};
-        core->readers[topic] = (rmq_reader){.topic = topic, .codes = broker->codes, .code_count = topic,
+                                          (int32_t)length, UINT64_C(1) << topic, (const uint8_t *)TOPIC_NAMES[topic],
+                                          topic == 2, 3, topic == 2, 0};
+        core->readers[topic] = (rmq_reader){.topic = topic, .codes = broker->codes, .code_count = topic == 1,
                                             .subscribed = 1, .read_queues = QUEUES, .commits = 1,
                                             .accounts = UINT64_C(1) << topic,
                                             .program = topic == 0 ? &PROGRAM : NULL,
@@ -210,10 +212,11 @@ static test_broker *new_broker(int dledger, int small)
     core->cluster_length = (int64_t)strlen(CLUSTER_NAME);
     core->store_ip_length = small ? 16 : 4;
     core->store_port = 10911;
-    core->send_enabled = core->pull_enabled = 1;
+    core->send_enabled = core->pull_enabled = core->copy_enabled = 1;
     core->queues_complete = 1;
     core->delay_topic = 0;
-    core->half_topic = TOPICS - 1;
+    core->half_topic = 1;
+    core->op_topic = 2;
     core->delays = DELAYS;
     core->delay_count = QUEUES;
     core->allows_wait_false = !small;
@@ -230,6 +233,8 @@ static test_broker *new_broker(int dledger, int small)
     core->scan_work_max = small ? 100 : 4000;
     core->commit_capacity = small ? 1 : 8;
     core->commits = allocate((size_t)core->commit_capacity * sizeof(rmq_offset_commit));
+    core->returned_capacity = small ? 1 : 4;
+    core->returned = allocate((size_t)core->returned_capacity * sizeof(rmq_returned));
     broker->hold = (rmq_hold){.pulls = allocate((HELD + 1) * sizeof(rmq_held)), .data = allocate(HELD * RMQ_HELD_BYTES),
                               .buckets = allocate(2 * sizeof(rmq_held_list)), .bucket_mask = 1, .capacity = HELD,
                               .limit = small ? 3 : HELD + 1, .wait_ms = small ? 3000 : -1};
@@ -248,6 +253,7 @@ static void free_broker(test_broker *broker)
     void *const owned[] = {core->topic_table.slots, core->reader_table.slots, core->topics, core->readers, core->queues,
                            core->tails, core->touched, core->fallback, core->out, core->outgoing, core->peers,
                            core->staging, core->units, core->scratch, broker->log_file, core->commits,
+                           core->returned,
                            broker->dispatch.index, broker->dispatch.arrivals, broker->hold.pulls, broker->hold.data,
                            broker->hold.buckets};
 
@@ -286,6 +292,7 @@ static void flush_replies(rmq_core *core)
         check(at == end, "a reply has the wrong length");
     }
     core->outgoing_count = core->out_used = core->commit_count = core->touched_count = core->scan_work = 0;
+    core->returned_count = 0;
     for (int topic = 0; topic < TOPICS; topic++)
         core->readers[topic].found = core->readers[topic].messages = 0;
 }
@@ -299,6 +306,21 @@ static void dispatch(test_broker *broker)
     rmq_dispatch(&broker->core, &broker->dispatch);
     check(broker->dispatch.position <= broker->dispatch.length, "dispatched past the end of the log");
     broker->dispatched += broker->dispatch.position;
+}
+
+/* Deliver a few of the messages that wait in the first queue of the delay topic. */
+static void deliver(test_broker *broker)
+{
+    const int64_t end = broker->state[0][RMQ_QUEUE_END] / 20;
+    int64_t messages[2 * DELIVERED], count = 0;
+
+    for (; count < DELIVERED && broker->delivered < end; count++, broker->delivered++) {
+        const uint8_t *const unit = broker->queue_files[0] + 20 * broker->delivered;
+        messages[2 * count] = rmq_load_long(unit);
+        messages[2 * count + 1] = rmq_load_int(unit + 8);
+    }
+    check(rmq_deliver(&broker->core, messages, count) <= count, "more was delivered than given");
+    commit(broker);
 }
 
 /* Check that each pull is in one list, and that the counts are right. */
@@ -385,7 +407,8 @@ static int64_t run_turn(test_broker *broker, const uint8_t *data, int64_t length
         }
         if (status == RMQ_COMMIT && broker->log[RMQ_LOG_STAGED] > 0)
             commit(broker);
-        else if (status == RMQ_OUT_FULL && (core->outgoing_count > 0 || core->commit_count > 0))
+        else if (status == RMQ_OUT_FULL
+                 && (core->outgoing_count > 0 || core->commit_count > 0 || core->returned_count > 0))
             flush_replies(core);
         else {
             if (status == RMQ_DONE || status == RMQ_PARTIAL)
@@ -397,6 +420,7 @@ static int64_t run_turn(test_broker *broker, const uint8_t *data, int64_t length
     commit(broker);
     flush_replies(core);
     dispatch(broker);
+    deliver(broker);
     resume_held(broker);
     free(core->in);
     return rest;

@@ -145,6 +145,7 @@ class Broker:
     periodic: PeriodicWork
     server: BrokerServer
     fast_port: FastPort
+    messages: InternalMessageWriter
     delivery: ScheduleMessageService
     services: MasterServices
     fence: WriteFence
@@ -523,6 +524,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         periodic=periodic,
         server=server,
         fast_port=FastPort(server),
+        messages=internal_messages,
         delivery=delivery,
         services=MasterServices((delivery, transaction_checks), internal_messages.fail),
         fence=fence,
@@ -618,6 +620,7 @@ def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed
     )
     deps = FastPathDependencies(
         gate=broker.gate,
+        messages=broker.messages,
         replication=broker.replication,
         statistics=broker.statistics,
         offsets=broker.offsets,
@@ -629,4 +632,5 @@ def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed
     broker.hold.watch_queues(fast.watch)
     store.dispatcher.install_accelerator(fast)
     broker.delivery.install_accelerator(fast)
+    broker.messages.subscribe(fast.learn_copies)
     return fast

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.services.pull_hold import PullRequestHold
 from rmqpy.broker.state.clients import ClientTable
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
@@ -66,6 +67,7 @@ class FastPathDependencies:
     """The services that the fast path uses in addition to the tables."""
 
     gate: SendGate
+    messages: InternalMessageWriter
     replication: ReplicationStatus
     statistics: Statistics
     offsets: ConsumerOffsetTable
@@ -175,8 +177,20 @@ class FastPathEligibility:
         )
 
     @property
+    def may_copy_for_clients(self) -> bool:
+        """Whether transactions may be ended and messages be sent back now."""
+        identity = self._sources.identity
+        return (
+            self.may_copy
+            and not self.paused
+            and identity.is_writeable
+            and not identity.is_slave
+            and self._deps.messages.has_room_for(REPLIES_AT_ONCE)
+        )
+
+    @property
     def may_copy(self) -> bool:
-        """Whether copies of delayed messages can be stored now."""
+        """Whether copies of stored messages can be stored now."""
         store = self._sources.store
         return not self._appends_crc and store.health.is_healthy and store.appender.is_ready()
 
@@ -188,9 +202,9 @@ class FastPathEligibility:
 
 
 def may_send(topic: str) -> bool:
-    """Return whether clients may send to a topic of this name without further handling."""
+    """Return whether clients may send to a topic of this name."""
     try:
         names.check_send_topic(topic)
     except RequestRejectedError:
         return False
-    return not names.is_retry_topic(topic)
+    return True

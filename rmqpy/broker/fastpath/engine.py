@@ -1,7 +1,8 @@
 """The fast path: the C ``feed``, its memory, and the rules by which Python and C share that
 memory.
 
-C answers the frames of a receive buffer that are plain sends and pulls and hands back all others
+C answers the frames of a receive buffer that are plain sends, pulls, and requests for copies of
+stored messages (ends of transactions, messages sent back), and hands back all others
 (docs/explanation/fast-path.md). The state stays in Python: records that C appends are in the log's
 own staging, queue offsets come from the store's own table, and units go into the consume queues'
 own files. C keeps nothing between two calls.
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqpy.broker.base.context import born_host
@@ -41,11 +43,13 @@ from rmqpy.broker.filter.sql_program import WORK_MAX
 from rmqpy.broker.state.consumer_filters import SQL92
 from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.codec.scan import Scan
-from rmqpy.model.codes import RequestCode
+from rmqpy.model import names
+from rmqpy.model.codes import PutMessageStatus, RequestCode, ResponseCode
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.net.pending_replies import PendingReply
 from rmqpy.net.server.feed_api import FEED_BYTES, FeedChannel, FeedStatus
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.frame import LENGTH_BYTES
+from rmqpy.remoting.frame import LENGTH_BYTES, decode_command, encode_command
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatcher import ArrivalListener
@@ -64,6 +68,7 @@ FALLBACK_MAX: Final = 32
 SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
 COMMITS_MAX: Final = 1024
+RETURNED_MAX: Final = 256
 
 for _status in FeedStatus:
     assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
@@ -148,6 +153,7 @@ class FastPath:
         core.confirm_offset = self._log.confirm_offset
         core.queues_complete = not self._store.dispatcher.is_rebuilding_queues
         core.send_enabled = self._has_templates and self._eligibility.may_handle_sends(now_ms)
+        core.copy_enabled = self._has_templates and self._eligibility.may_copy_for_clients
         core.pull_enabled = (
             self._pulls and self._sources.identity.is_readable and not self._eligibility.paused
         )
@@ -273,13 +279,18 @@ class FastPath:
         self._collect_counters()
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None:
-        """Refresh, and learn from the sends and pulls that Python has handled."""
+        """Refresh, and learn from the requests that Python has handled."""
         self.refresh()
         for command in commands:
             if command.code in SENDS:
                 self._learn_send(command)
             elif command.code == RequestCode.PULL_MESSAGE:
                 self._learn_pull(command)
+            elif command.code == RequestCode.END_TRANSACTION:
+                self._learn_log(command.ext_fields.get("commitLogOffset", ""))
+            elif command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
+                self._learn_log(command.ext_fields.get("offset", ""))
+                self._tables.learn_send_back(command.ext_fields.get("group", ""))
         self._share_cells()
 
     def make_room(self, status: int) -> None:
@@ -350,10 +361,10 @@ class FastPath:
         self.needs_refresh = True
         return count, self._staging.state[END]
 
-    def learn_copies(self, topic: str, queue_id: int) -> None:
-        """Learn a queue in which Python has stored a copy."""
-        if self.core is not None:
-            self._tables.learn_copies(topic, queue_id)
+    def learn_copies(self, message: OutgoingMessage) -> None:
+        """Learn the queue in which Python has stored a message of the broker itself."""
+        if self.core is not None and message.topic.isascii():
+            self._tables.learn_copies(message.topic.decode(), message.queue_id)
             self._share_cells()
 
     # Accelerator of the dispatcher
@@ -434,9 +445,36 @@ class FastPath:
             group, topic = self._tables.reader_name(commit.reader)
             self._deps.offsets.commit(group, topic, commit.queue_id, commit.offset)
         core.commit_count = 0
+        if core.returned_count:
+            self._count_returned()
+
+    def _count_returned(self) -> None:
+        """Count the messages that were sent back, as soon as they are stored."""
+        core, tables = self.core, self._tables
+        counts = [
+            (
+                names.group_of_retry_topic(tables.topic_name(item.retry_topic)),
+                tables.topic_name(item.topic),
+                item.count,
+            )
+            for item in core.returned[0 : core.returned_count]
+        ]
+        core.returned_count = 0
+
+        def done(status: PutMessageStatus) -> None:
+            if status is PutMessageStatus.PUT_OK:
+                for group, topic, count in counts:
+                    self._deps.statistics.sent_back(group, topic, count)
+
+        end, messages = self._staging.state[END], self._deps.messages
+        if end <= messages.stored_offset:
+            done(PutMessageStatus.PUT_OK)
+        else:
+            messages.wait(end, done)
 
     def _check_tables(self) -> None:
-        if self.core.touched_count or self.core.commit_count:
+        core = self.core
+        if core.touched_count or core.commit_count or core.returned_count:
             self._collect_counters()
         changes = self._eligibility.take_changes()
         if changes is None:
@@ -479,13 +517,17 @@ class FastPath:
         core, passed = self.core, self._eligibility.acknowledged_offset
         if passed >= self._staging.state[END]:
             return
+        messages = self._deps.messages
+        copied = messages.stored_offset
         held: list[PendingReply[RemotingCommand | bytes]] = []
         for i in range(core.outgoing_count):
             entry = core.outgoing[i]
-            if entry.log_end > passed:
+            if entry.log_end > (copied if entry.is_copy else passed):
                 data = bytes(self._out[entry.start : entry.start + entry.length])
                 channel = self._channels[entry.peer]
-                if channel is not None:
+                if channel is not None and entry.is_copy:
+                    messages.wait(entry.log_end, partial(_answer_copies, channel, data))
+                elif channel is not None:
                     held.append(
                         PendingReply(channel, entry.log_end, data, data, count=entry.replies)
                     )
@@ -505,6 +547,10 @@ class FastPath:
             else:
                 start = entry.start + entry.sent
                 channel.unsent(bytes(self._out[start : entry.start + entry.length]))
+
+    def _learn_log(self, offset: str) -> None:
+        if offset.isdecimal() and len(offset) < 19:
+            self._tables.learn_log(int(offset))
 
     def _learn_send(self, command: RemotingCommand) -> None:
         names = ("topic", "queueId") if command.code == RequestCode.SEND_MESSAGE else ("b", "e")
@@ -559,11 +605,13 @@ class FastPath:
             ("fallback", "rmq_span", FALLBACK_MAX),
             ("outgoing", "rmq_outgoing", OUTGOING_MAX),
             ("commits", "rmq_offset_commit", COMMITS_MAX),
+            ("returned", "rmq_returned", RETURNED_MAX),
         ):
             setattr(core, name, self._keep(name, c_array(kind, count)))
         core.fallback_capacity = FALLBACK_MAX
         core.outgoing_capacity = OUTGOING_MAX
         core.commit_capacity = COMMITS_MAX
+        core.returned_capacity = RETURNED_MAX
 
     def _buffer(self, name: str, length: int) -> memoryview:
         value = self._keep(name, c_array("uint8_t", length))
@@ -583,3 +631,18 @@ class FastPath:
     def _keep(self, name: str, value: Cdata) -> Cdata:
         self._alive[name] = value
         return value
+
+
+def _answer_copies(channel: FeedChannel, replies: bytes, status: PutMessageStatus) -> None:
+    """Send ``replies`` to requests for copies, or refusals if the copies are not stored."""
+    if status is not PutMessageStatus.PUT_OK:
+        refusals = []
+        position = 0
+        while position < len(replies):
+            start = position + LENGTH_BYTES
+            position = start + int.from_bytes(replies[position:start])
+            response = decode_command(memoryview(replies)[start:position])
+            response.code, response.remark = ResponseCode.SYSTEM_ERROR, status.value
+            refusals.append(encode_command(response))
+        replies = b"".join(refusals)
+    channel.write(replies)

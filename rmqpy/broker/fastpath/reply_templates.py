@@ -1,4 +1,4 @@
-"""Templates of the replies to sends and pulls, cut from frames that the encoder produced.
+"""Templates of the replies to sends, pulls and requests for copies, cut from encoded frames.
 
 A reply is encoded once with marks in place of its numbers; the C core copies the pieces between the
 marks. The order of the fields, the region and the trace flag are therefore those of the encoder, in
@@ -66,6 +66,8 @@ def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | N
     for kind, template in (
         (lib.RMQ_SEND_JSON, _send_template(identity, SERIALIZE_JSON)),
         (lib.RMQ_SEND_BINARY, _send_template(identity, SERIALIZE_ROCKETMQ)),
+        (lib.RMQ_COPY_JSON, _cut(RemotingCommand.response_to(_request(SERIALIZE_JSON)))),
+        (lib.RMQ_COPY_BINARY, _cut(RemotingCommand.response_to(_request(SERIALIZE_ROCKETMQ)))),
         *_pull_templates(lib.RMQ_PULL_JSON, ResponseCode.SUCCESS, GetMessageStatus.FOUND),
         *_pull_templates(
             lib.RMQ_MISS_JSON,

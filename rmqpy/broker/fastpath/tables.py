@@ -34,7 +34,7 @@ from rmqpy.broker.state.consumer_filters import SQL92, compile_filter
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_BYTES_MAX
 from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.model import names
-from rmqpy.model.flags import MULTI_TAGS, PERM_READ
+from rmqpy.model.flags import MULTI_TAGS, PERM_READ, PERM_WRITE
 from rmqpy.remoting.bodies import MULTI_TAG, SubscriptionData
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.queues.consume_queue import END_STATE, WATCHED_STATE, ConsumeQueue
@@ -167,6 +167,7 @@ class FastPathTables:
         core = self._core
         self._sources.store.queues.release_shared()
         self._topics: dict[str, _TopicSlot] = {}
+        self._topic_order: list[str] = []
         self._queues: dict[QueueName, _Queue] = {}
         self._queue_names: list[QueueName] = []
         self._readers: dict[tuple[str, str], int] = {}
@@ -183,6 +184,7 @@ class FastPathTables:
         rejects = self._sources.identity.broker_settings.reject_transaction_message
         half = self._waiting_topic(names.TRANSACTION_HALF_TOPIC, 1)
         core.half_topic = -1 if rejects else half
+        core.op_topic = self._waiting_topic(names.TRANSACTION_OP_HALF_TOPIC, 1)
         core.delay_topic = self._waiting_topic(names.SCHEDULE_TOPIC, core.delay_count)
 
     def _waiting_topic(self, topic: str, queues: int) -> int:
@@ -202,13 +204,13 @@ class FastPathTables:
         if slot is None:
             return
         core = self._core
-        if slot.number in (core.delay_topic, core.half_topic):
+        if slot.number in (core.delay_topic, core.half_topic, core.op_topic):
             self.clear()
             return
         for number in self._readers_of_topic.get(topic, ()):
             self._discard_reader(number)
         target = core.topics[slot.number]
-        target.send_queues = 0
+        target.send_queues = target.accepts_returns = 0
         count = self._queue_count(topic)
         if count != len(slot.queues):
             slot.resize(count)
@@ -218,6 +220,10 @@ class FastPathTables:
         """Discard the readers of a group, which has changed."""
         for number in self._readers_of_group.get(group, ()):
             self._discard_reader(number)
+        slot = self._topics.get(names.retry_topic(group))
+        if slot is not None:
+            target = self._core.topics[slot.number]
+            target.send_queues = target.accepts_returns = 0
 
     def _discard_reader(self, number: int) -> None:
         self._core.readers[number].read_queues = 0
@@ -246,7 +252,7 @@ class FastPathTables:
         if config is None or not may_send(topic):
             return
         slot = self._topic(topic)
-        if slot is None:
+        if slot is None or (names.is_retry_topic(topic) and not self._learn_retry(topic, slot)):
             return
         target = self._core.topics[slot.number]
         is_new, target.send_queues = not target.send_queues, target.queue_count
@@ -259,8 +265,29 @@ class FastPathTables:
             if 0 <= known < target.send_queues:
                 slot.cells[known] = cell
 
+    def _learn_retry(self, topic: str, slot: _TopicSlot) -> bool:
+        """Learn the group of a retry topic. Return whether it exists."""
+        group = self._sources.groups.groups.get(names.group_of_retry_topic(topic))
+        if group is None:
+            return False
+        target = self._core.topics[slot.number]
+        target.is_retry, target.retry_times_max = True, group.retry_max_times
+        return True
+
+    def learn_send_back(self, group: str) -> None:
+        """Learn a group whose message that was sent back Python has stored. C does not choose
+        among several retry queues.
+        """
+        topic = names.retry_topic(group)
+        settings, config = self._sources.groups.groups.get(group), self._sources.topics.get(topic)
+        slot = self._topic(topic) if config is not None else None
+        if settings is None or config is None or slot is None or not config.perm & PERM_WRITE:
+            return
+        if settings.retry_queue_nums == 1 and self._learn_retry(topic, slot):
+            self._core.topics[slot.number].accepts_returns = True
+
     def learn_copies(self, topic: str, queue_id: int) -> None:
-        """Learn a queue in which Python has stored the copy of a delayed message."""
+        """Learn a queue in which Python has stored a message of the broker itself."""
         slot = self._topic(topic)
         if slot is not None and 0 <= queue_id < len(slot.queues):
             tails = self._sources.store.appender.tails
@@ -360,6 +387,9 @@ class FastPathTables:
     def queue_name(self, number: int) -> QueueName:
         return self._queue_names[number]
 
+    def topic_name(self, number: int) -> str:
+        return self._topic_order[number]
+
     def reader_name(self, number: int) -> tuple[str, str]:
         """Return group and topic."""
         return self._reader_names[number]
@@ -378,10 +408,11 @@ class FastPathTables:
         count = self._queue_count(topic)
         slot = _TopicSlot(len(self._topics), _unknown(count), _unknown(count))
         self._topics[topic] = slot
+        self._topic_order.append(topic)
         key = self._topic_names.add(name, slot.number)
         self._core.topics[slot.number] = (
             *(slot.cells, slot.queues, 0, count, 0, len(name), 0),
-            key,
+            *(key, False, 0, False),
         )
         return slot
 

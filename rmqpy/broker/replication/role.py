@@ -103,8 +103,8 @@ class RoleChange:
     def become_slave(self, broker_id: int) -> None:
         """Become a slave; ``broker_id`` is the member's number plus 1."""
         self.store.set_role(slave=True)
-        self.services.stop()
         self.leadership_lost()
+        self.services.stop()
         if self.identity.is_slave and self.identity.broker_id == broker_id:
             return
         self.identity.change_role(BrokerRole.SLAVE, broker_id)

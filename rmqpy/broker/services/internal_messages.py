@@ -55,6 +55,7 @@ class InternalMessageWriter:
     statistics: Statistics
     fence: str | None = None
     """The reason why no message may be written now (:mod:`rmqpy.broker.services.fence`)."""
+    _on_stored: Callable[[OutgoingMessage], None] = field(default=lambda _: None, init=False)
     _waiting_by_marks: dict[tuple[Watermark, ...], deque[_WaitingMessage]] = field(
         factory=dict, init=False
     )
@@ -65,9 +66,17 @@ class InternalMessageWriter:
     def waiting(self) -> int:
         return sum(map(len, self._waiting_by_marks.values()))
 
+    def subscribe(self, listener: Callable[[OutgoingMessage], None]) -> None:
+        """Call ``listener`` for each message that was staged."""
+        self._on_stored = listener
+
     @property
     def has_room(self) -> bool:
         return self.refusal is None
+
+    def has_room_for(self, count: int) -> bool:
+        """Return whether ``count`` more messages may be submitted."""
+        return self.fence is None and self.waiting + count <= WAITING_LIMIT
 
     @property
     def refusal(self) -> str | None:
@@ -96,6 +105,7 @@ class InternalMessageWriter:
             size = result.end - result.physical_offsets[0]
             elapsed_ms = self.scheduler.monotonic_ms() - began_ms
             self.statistics.messages_put(1, size, elapsed_ms)
+            self._on_stored(draft)
         self.wait(results[-1].end, done)
         return results
 
@@ -109,8 +119,15 @@ class InternalMessageWriter:
             for waiting in queue:
                 waiting.done(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
+    @property
+    def stored_offset(self) -> int:
+        """The log offset up to which messages count as stored."""
+        return min(mark.value for mark in self.sink.acknowledged(False))
+
     def wait(self, end: int, done: Done) -> None:
-        """Call ``done`` when the messages staged up to ``end`` are stored, or have failed."""
+        """Call ``done`` when the messages staged up to ``end``, which are not stored yet, are
+        stored or have failed.
+        """
         marks = tuple(self.sink.acknowledged(False))
         queue = self._waiting_by_marks.setdefault(marks, deque())
         queue.append(_WaitingMessage(end, self.scheduler.monotonic_ms() + PATIENCE_MS, done))

@@ -132,9 +132,6 @@ class DeliveryAccelerator(Protocol):
         one on, and the offset at which the last of them ends.
         """
 
-    def learn_copies(self, topic: str, queue_id: int) -> None:
-        """Learn a queue in which Python has stored a copy."""
-
 
 @define(slots=True, eq=False, repr=False)
 class _Delivery:
@@ -330,9 +327,7 @@ class ScheduleMessageService:
         return ExpectedCopy(message, topic, queue_id, due_ms)
 
     def _write(self, level: _Level, delivery: _Delivery, expected: ExpectedCopy) -> None:
-        results = self.messages.submit([delivery_of(expected)], self._done(level, delivery))
-        if self._accelerator is not None and results[0].status is PutMessageStatus.PUT_OK:
-            self._accelerator.learn_copies(expected.topic, expected.queue_id)
+        self.messages.submit([delivery_of(expected)], self._done(level, delivery))
 
     def _done(self, level: _Level, delivery: _Delivery) -> Callable[[PutMessageStatus], None]:
         def done(status: PutMessageStatus) -> None:

@@ -140,12 +140,12 @@ class Statistics:
         reads = self._group_reads
         return {key: (count, reads[key]) for key, count in self._group_counts.items()}
 
-    def sent_back(self, group: str, topic: str) -> None:
-        """Count a message of ``topic`` that a consumer could not consume."""
+    def sent_back(self, group: str, topic: str, count: int = 1) -> None:
+        """Count messages of ``topic`` that consumers of a group could not consume."""
         key = (group, topic)
         counts = self.messages_sent_back
         if key in counts or len(counts) < GROUPS_LIMIT:
-            counts[key] = counts.get(key, 0) + 1
+            counts[key] = counts.get(key, 0) + count
 
     def sample(self, at_ms: int, now_ms: int) -> None:
         """Keep a sample of the counters; called once a second."""

@@ -64,7 +64,7 @@ def test_deliveries_are_equal(
         delivered.append(found)
         return found
 
-    both[1].harness.broker.delivery.install_accelerator(_Spy(feed, deliver))
+    both[1].harness.broker.delivery.install_accelerator(_Spy(deliver))
     for side in both:
         rng = random.Random(7)
         side.harness.broker.delivery.start()  # the harness of a DLedger member does not
@@ -122,6 +122,5 @@ def test_a_damaged_message_is_left_to_python(
 
 
 class _Spy:
-    def __init__(self, feed: Any, deliver: Callable[..., tuple[int, int]]) -> None:
+    def __init__(self, deliver: Callable[..., tuple[int, int]]) -> None:
         self.deliver = deliver
-        self.learn_copies = feed.learn_copies

@@ -26,6 +26,7 @@ COMPARISONS = (
         "tests/codec/test_entry_batch.py",
     ),
     (
+        "tests/broker/fastpath/test_copies.py",
         "tests/broker/fastpath/test_delivery.py",
         "tests/broker/fastpath/test_held_pulls.py",
         "tests/broker/fastpath/test_sql_programs.py",
