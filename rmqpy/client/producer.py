@@ -48,9 +48,13 @@ from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.command_header import header_fields
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
-from rmqpy.remoting.request_template import RequestTemplate, TemplatedRequest
+from rmqpy.remoting.request_template import (
+    TEMPLATES_MAX,
+    RequestTemplate,
+    TemplatedRequest,
+    varying_fields,
+)
 
 RETRIED_CODES = frozenset(
     {
@@ -70,14 +74,10 @@ _STORED: dict[int, SendStatus] = {
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
 
-_VARYING = tuple(
-    field.wire_name
-    for field in header_fields(SendMessageRequestHeaderV2)
-    if field.attribute in ("queue_id", "sys_flag", "born_timestamp", "flag", "properties")
+_VARYING = varying_fields(
+    SendMessageRequestHeaderV2, ("queue_id", "sys_flag", "born_timestamp", "flag", "properties")
 )
-"""The fields in which the sends of one topic to one broker differ, in the order of the header."""
-
-_TEMPLATES_MAX = 10_000
+"""The fields in which the sends of one topic to one broker differ."""
 
 _BATCH_ITEM_OVERHEAD = 22
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
@@ -392,7 +392,7 @@ class Producer(GroupMember):
             bname=broker_name,
         )
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        while len(self._templates) >= _TEMPLATES_MAX:
+        while len(self._templates) >= TEMPLATES_MAX:
             del self._templates[next(iter(self._templates))]
         template = RequestTemplate(self._open().request(code, header), _VARYING)
         self._templates[key] = template

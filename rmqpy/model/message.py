@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, fields
 
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 
@@ -33,10 +36,36 @@ class OutgoingMessage:
     wait_store_ok: bool = True
 
 
+class _DecodedLater:
+    """The base of a value that may be created without some of its fields.
+
+    The first access to one of them decodes ``_source``, a function and its argument, which returns
+    the complete value.
+    """
+
+    __slots__ = ("_source",)
+
+    if not TYPE_CHECKING:  # The fields of the subclass have their types.
+        _source: tuple[Callable[[bytes], Any], bytes]
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_source" or name not in type(self).__slots__:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            decode, source = self._source
+            decoded = decode(source)
+            for each in fields(type(self)):
+                object.__setattr__(self, each.name, getattr(decoded, each.name))
+            object.__delattr__(self, "_source")
+            return getattr(self, name)
+
+
 @define(slots=True, kw_only=True, frozen=True)
-class StoredMessage:
+class StoredMessage(_DecodedLater):
     """A decoded record (Java MessageExt). Timestamps are in ms; ``body`` is as stored, possibly
     compressed.
+
+    :func:`rmqpy.codec.received.read_record` returns messages of which some fields are decoded when
+    they are first read.
     """
 
     size: int

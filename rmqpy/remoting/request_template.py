@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from attrs import define, evolve
 
 from rmqpy.remoting.command import SERIALIZE_JSON, RemotingCommand
+from rmqpy.remoting.command_header import CommandHeader, header_fields
 from rmqpy.remoting.fastjson import escape
 from rmqpy.remoting.frame import frame_prefix, json_header
+
+TEMPLATES_MAX: Final = 10_000
+"""The number of templates that a client keeps for one purpose."""
 
 
 class RequestTemplate:
@@ -48,6 +52,12 @@ class RequestTemplate:
         """Return the request with these values."""
         changed = dict(zip(self._varying, map(str, values), strict=True))
         return evolve(self._command, ext_fields=self._command.ext_fields | changed, body=body)
+
+
+def varying_fields(header: type[CommandHeader], attributes: Sequence[str]) -> tuple[str, ...]:
+    """Return the names on the wire of these attributes of a header."""
+    names = {item.attribute: item.wire_name for item in header_fields(header)}
+    return tuple(names[attribute] for attribute in attributes)
 
 
 @define(slots=True)

@@ -9,7 +9,8 @@ import pytest
 from harness.client import A0, A1, B0, NOW_MS, ClientWorld, Run, T, encode_record
 
 from rmqpy.client import MessageExt, MessageQueue, PullConsumer, PullResult, PullStatus
-from rmqpy.client.core.base_consumer import decode_records, exact_tags
+from rmqpy.client.core.base_consumer import exact_tags
+from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError
 from rmqpy.remoting.bodies import EXPRESSION_TAG, HeartbeatData

@@ -21,6 +21,7 @@ from enum import Enum
 
 from attrs import define, field
 
+from rmqpy.client.consuming.call_deadlines import CallDeadlines
 from rmqpy.client.consuming.consumer_stats import ConsumerStats
 from rmqpy.client.consuming.process_queue import FlowControlLimits, ProcessQueue
 from rmqpy.client.core.base_consumer import PullOrder, PullResult, PullStatus
@@ -133,6 +134,11 @@ class QueueConsumer:
     _has_room: asyncio.Event = field(factory=asyncio.Event)
     _has_messages: asyncio.Event = field(factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(factory=list)
+    _deadlines: CallDeadlines = field(init=False)
+
+    @_deadlines.default
+    def _of_settings(self) -> CallDeadlines:
+        return CallDeadlines(self.settings.timeout_ms)
 
     def start(self) -> None:
         """Start pulling and, in ordered consumption, consuming."""
@@ -169,6 +175,7 @@ class QueueConsumer:
             if isinstance(outcome, Exception):
                 logger.error("the consumption of %s failed", self.queue, exc_info=outcome)
         self._tasks = []
+        self._deadlines.close()
 
     def locked(self, now_ms: int) -> None:
         """Record that the broker has granted the lock."""
@@ -212,8 +219,7 @@ class QueueConsumer:
         self.process_queue.last_consume_ms = clock.now_ms()
         result: ConsumeResult | None
         try:
-            async with asyncio.timeout(self.settings.timeout_ms / 1000):
-                result = await self.listener(messages)
+            result = await self._deadlines.run(self.listener(messages))
         except Exception:
             logger.exception(
                 "the listener failed on %s at offset %d; its messages will be delivered again",

@@ -26,14 +26,13 @@ from attrs import define
 from rmqpy.client.core.group_member import GroupMember
 from rmqpy.client.core.instance import ClientInstance, NameServers
 from rmqpy.client.core.message import MessageExt, host_address
-from rmqpy.codec.errors import InvalidRecordError
-from rmqpy.codec.message import decode_message, parse_offset_msg_id
+from rmqpy.codec.message import parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.model.message import StoredMessage
 from rmqpy.remoting.bodies import (
     EXPRESSION_TAG,
     ConsumerData,
@@ -58,11 +57,22 @@ from rmqpy.remoting.headers import (
     UpdateConsumerOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
+from rmqpy.remoting.request_template import (
+    TEMPLATES_MAX,
+    RequestTemplate,
+    TemplatedRequest,
+    varying_fields,
+)
 
 logger = logging.getLogger(__name__)
 
 SUBSCRIBE_ALL = "*"
 _END_OF_TIME_MS = 2**63 - 1
+_VARYING = varying_fields(
+    PullMessageRequestHeader,
+    ("queue_id", "queue_offset", "max_msg_nums", "sys_flag", "suspend_timeout_millis"),
+)
+"""The fields in which the pulls from one topic and broker with the same expression differ."""
 
 
 class PullStatus(Enum):
@@ -136,6 +146,7 @@ class Consumer(GroupMember):
         super().__init__(group, name_servers, instance=instance)
         self._pulling = pulling or PullSettings()
         self._suggested: dict[MessageQueue, int] = {}
+        self._templates: dict[tuple[str, str, str, str], RequestTemplate] = {}
 
     async def _join(self, instance: ClientInstance) -> None:
         instance.join_consumer(self.group, self._consumer_data)
@@ -231,26 +242,16 @@ class Consumer(GroupMember):
         ``PullStatus``.
         """
         instance = self._open()
-        header = PullMessageRequestHeader(
-            consumer_group=self.group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=order.offset,
-            max_msg_nums=order.max_count,
-            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if order.suspend_ms else 0),
-            commit_offset=0,
-            suspend_timeout_millis=order.suspend_ms,
-            subscription=order.expression,
-            sub_version=0,
-            expression_type=order.expression_type,
-            bname=queue.broker_name,
-        )
+        key = queue.topic, queue.broker_name, order.expression, order.expression_type
+        template = self._templates.get(key) or self._new_template(key)
+        sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if order.suspend_ms else 0)
+        values = queue.queue_id, order.offset, order.max_count, sys_flag, order.suspend_ms
         broker_id = self._suggested.get(queue, MASTER_ID)
         address = await instance.address(queue.topic, queue.broker_name, broker_id)
         timeout_ms = self._pulling.pull_timeout_ms + order.suspend_ms
         try:
-            response = await instance.invoke(
-                address, RequestCode.PULL_MESSAGE, header, timeout_ms=timeout_ms
+            response = await instance.transport.invoke(
+                address, TemplatedRequest(template, values, b""), timeout_ms
             )
         except NetworkError:
             instance.invalidate_route(queue.topic)
@@ -259,6 +260,28 @@ class Consumer(GroupMember):
         if response.code not in _STATUS_OF_CODE:
             raise _refusal(response)
         return response
+
+    def _new_template(self, key: tuple[str, str, str, str]) -> RequestTemplate:
+        topic, broker_name, expression, expression_type = key
+        header = PullMessageRequestHeader(
+            consumer_group=self.group,
+            topic=topic,
+            queue_id=0,
+            queue_offset=0,
+            max_msg_nums=0,
+            sys_flag=0,
+            commit_offset=0,
+            suspend_timeout_millis=0,
+            subscription=expression,
+            sub_version=0,
+            expression_type=expression_type,
+            bname=broker_name,
+        )
+        while len(self._templates) >= TEMPLATES_MAX:
+            del self._templates[next(iter(self._templates))]
+        template = RequestTemplate(self._open().request(RequestCode.PULL_MESSAGE, header), _VARYING)
+        self._templates[key] = template
+        return template
 
     async def view_message(
         self, offset_msg_id: str, queue: MessageQueue | None = None
@@ -419,21 +442,6 @@ def exact_tags(expression: str) -> frozenset[str] | None:
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"the expression {expression!r} names no tag"
         )
     return tags
-
-
-def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError | None]:
-    """Return the records of a response body, and the error at which decoding stopped, if any."""
-    records: list[StoredMessage] = []
-    view = memoryview(body)
-    position = 0
-    while position < len(view):
-        try:
-            record = decode_message(view, position)
-        except InvalidRecordError as fault:
-            return records, fault
-        records.append(record)
-        position += record.size
-    return records, None
 
 
 def _has_key(message: MessageExt, topic: str, key: str, unique: bool) -> bool:

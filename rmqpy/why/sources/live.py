@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rmqpy.admin.api import Admin
-from rmqpy.client.core.base_consumer import decode_records
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
+from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.message import StoredMessage
