@@ -75,6 +75,22 @@ ROWS_PER_TURN = 4_000
 BYTES_PER_ROW = 2_048
 """The bytes of a registration that cost as much to receive and compare as a topic to decode."""
 
+IMMEDIATE = frozenset(
+    {
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_KV_CONFIG,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+    }
+)
+"""The requests of clients and brokers, which never wait for the replies to others."""
+
+REPLIES_PER_TURN = 512 * 1024
+"""The size of all replies, in bytes, after which other requests than those wait for the next turn:
+encoding a list takes milliseconds, and each of many connections may request some.
+"""
+
 NO_ROUTE = (
     "No topic route info in name server for the topic: {}\n"
     "See http://rocketmq.apache.org/docs/faq/ for further details."
@@ -119,6 +135,7 @@ class NameServer:
     _unfinished: dict[Channel, ReadRegistration] = field(factory=dict, init=False)
     """The registrations whose topics are not all decoded."""
     _rows_left: int = field(default=ROWS_PER_TURN, init=False)
+    _reply_bytes: int = field(default=0, init=False)
     _timer: Timer | None = field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -159,6 +176,8 @@ class NameServer:
                 continue
             if command.code == RequestCode.REGISTER_BROKER and self._rows_left <= 0:
                 return commands[number - 1 :]
+            if self._reply_bytes >= REPLIES_PER_TURN and command.code not in IMMEDIATE:
+                return commands[number - 1 :]
             response = self._answer(channel, command)
             if self._is_unfinished(channel, command):
                 return commands[number - 1 :]
@@ -169,8 +188,9 @@ class NameServer:
         return ()
 
     def turn_ended(self) -> None:
-        """Allow the next turn to decode topics."""
+        """Allow the next turn to decode topics and to answer lists."""
         self._rows_left = ROWS_PER_TURN
+        self._reply_bytes = 0
 
     def channel_closed(self, channel: Channel) -> None:
         self._unfinished.pop(channel, None)
@@ -207,6 +227,7 @@ class NameServer:
             frame = encode_command(response)
         except RequestRejectedError as refusal:  # the response is larger than a frame
             frame = encode_command(_refused(command, refusal.code, refusal.remark))
+        self._reply_bytes += len(frame)
         channel.write(frame)
 
     def _scan(self) -> None:

@@ -210,6 +210,10 @@ class LoopTurns:
             self._guard(connection.flush)
         for connection in held:
             self._guard(connection.turn_over)
+        for connection in held:
+            if connection.served and connection in self._held:  # others come first in the next turn
+                del self._held[connection]
+                self._held[connection] = None
 
     def _take_over_found(self) -> None:
         assert self.found is not None
@@ -255,6 +259,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     _budget_used: bool = False
     _reading: bool = True
     _postponed: Sequence[RemotingCommand] = ()
+    served: bool = False
+    """True if postponed requests were handled in the last turn."""
     _swept_bytes: int = 0
 
     # -- Channel
@@ -344,6 +350,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             postponed, self._postponed = self._postponed, ()
             if postponed and not self.closed:
                 self.owner.received(self, list(postponed))
+                self.served = len(self._postponed) < len(postponed)
         self._choose_reading()
 
     @property

@@ -220,6 +220,7 @@ class Group:
         assert member.driver is not None
         channel = MemoryChannel()
         member.driver.handle(channel, [RemotingCommand.request(request.CODE, body=encode(request))])
+        member.driver.turn_ended()
         self.run(200)
         answer = channel.take_one()
         assert answer.code == 200
@@ -261,6 +262,7 @@ class MemberNetwork:
                 return
             channel = MemoryChannel((f"10.0.0.{self.member.number}", 50000))
             target.driver.handle(channel, [command])
+            target.driver.turn_ended()
             self._watch(channel, target, done, timeout_ms)
 
         scheduler.call_later(1, arrive)

@@ -1,12 +1,12 @@
-"""Honest clients of a broker while 300 peers of one of its ports request data and read none of it,
-and while floods of one-way requests arrive that have no answer.
+"""Honest clients of a broker or name server while 300 peers of one of its ports request data and
+read none of it, and while floods of one-way requests arrive that have no answer.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
@@ -17,11 +17,15 @@ from harness.hostile import GROUP_OF_ONE, MIB, running_broker, still_answers
 
 from rmqpy.dledger.protocol.json_bodies import encode
 from rmqpy.dledger.protocol.messages import GetEntriesRequest
+from rmqpy.ha.frames import encode_report
 from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.headers import PullMessageRequestHeader
 from rmqpy.testing.blocking_connection import BlockingConnection, connect_when_ready, send_request
+from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.processes import RmqpySite
 
 pytestmark = pytest.mark.slow
 
@@ -45,34 +49,84 @@ def is_served(target: Target, client: BlockingConnection) -> None:
             assert sent.code == ResponseCode.SUCCESS, sent
 
 
-@pytest.mark.parametrize("port", ["listenPort", "dledger"])
-def test_honest_clients_are_served_beside_300_peers_that_do_not_read(
-    tmp_path: Path, port: str
+def besiege(
+    server: Target,
+    ports: Sequence[int],
+    frames: bytes,
+    is_served: Callable[[], None],
+    growth_max: int,
 ) -> None:
-    with running_broker(tmp_path, **GROUP_OF_ONE) as (target, client, free), ExitStack() as peers:
-        for _ in range(4):
-            assert client.call(send_request("Unread", 0, [BODY])).code == ResponseCode.SUCCESS
-        get = GetEntriesRequest(begin_index=0, group="broker-a", remote_id="n0")
-        requests = {
-            "listenPort": (target.address[1], pull_request("Unread")),
-            "dledger": (free, RemotingCommand.request(get.CODE, body=encode(get))),
-        }
-        number, request = requests[port]
-        frames = encode_command(request) * REQUESTS
-        before = target.resident()
+    """Let 300 peers of these ports of ``server`` send ``frames`` and read no answer."""
+    before = server.resident()
+    with ExitStack() as peers:
         for count in range(PEERS):
-            peer = peers.enter_context(socket.create_connection((target.address[0], number)))
+            address = server.address[0], ports[count % len(ports)]
+            peer = peers.enter_context(socket.create_connection(address))
             peer.setblocking(False)
             with suppress(BlockingIOError):
                 peer.send(frames)
             if count % 100 == 0:
-                is_served(target, client)
+                is_served()
         for _ in range(5):
-            is_served(target, client)
-        growth = target.resident() - before
-        assert growth < UNREAD_MAX, f"{growth // MIB} MiB"
-        peers.close()
-        is_served(target, client)
+            is_served()
+        growth = server.resident() - before
+        assert growth < growth_max, f"{growth // MIB} MiB"
+    is_served()
+
+
+@pytest.mark.parametrize("port", ["clients", "dledger"])
+def test_honest_clients_are_served_beside_300_peers_that_do_not_read(
+    tmp_path: Path, port: str
+) -> None:
+    with running_broker(tmp_path, **GROUP_OF_ONE) as (target, client, free):
+        for _ in range(4):
+            assert client.call(send_request("Unread", 0, [BODY])).code == ResponseCode.SUCCESS
+        get = GetEntriesRequest(begin_index=0, group="broker-a", remote_id="n0")
+        requests = {
+            "clients": ([target.address[1], target.address[1] - 2], pull_request("Unread")),
+            "dledger": ([free], RemotingCommand.request(get.CODE, body=encode(get))),
+        }
+        ports, request = requests[port]
+        frames = encode_command(request) * REQUESTS
+        besiege(target, ports, frames, lambda: is_served(target, client), UNREAD_MAX)
+
+
+def test_honest_clients_are_served_beside_300_slaves_that_do_not_read(tmp_path: Path) -> None:
+    with running_broker(tmp_path, brokerRole="ASYNC_MASTER") as (target, client, _):
+        for _ in range(100):
+            assert client.call(send_request("Unread", 0, [BODY])).code == ResponseCode.SUCCESS
+        report = encode_report(PhysicalOffset(1))
+        ports = [target.address[1] + 1]
+        besiege(target, ports, report, lambda: is_served(target, client), FLOOD_MAX)
+
+
+def test_a_name_server_serves_beside_300_peers_that_do_not_read(tmp_path: Path) -> None:
+    ports = free_port_block(1)
+    server = RmqpySite(tmp_path).namesrv("namesrv", ports[0]).start()
+    try:
+        with connect_when_ready(server.address) as client:
+            for number in range(4):
+                put = {"namespace": "n", "key": f"k{number}", "value": "v" * (len(BODY) // 4)}
+                command = RemotingCommand(RequestCode.PUT_KV_CONFIG, ext_fields=put)
+                assert client.call(command).code == ResponseCode.SUCCESS
+            get = RemotingCommand(
+                RequestCode.GET_KVLIST_BY_NAMESPACE, ext_fields={"namespace": "n"}
+            )
+            assert len(client.call(get).body) > len(BODY)
+            route = RemotingCommand(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, ext_fields={"topic": "unknown"}
+            )
+
+            def is_served() -> None:
+                with connect_when_ready(server.address) as fresh:
+                    for each in (client, fresh):
+                        assert each.call(route).code == ResponseCode.TOPIC_NOT_EXIST
+
+            frames = encode_command(get) * REQUESTS
+            besiege(Target("namesrv", server), [ports[0]], frames, is_served, UNREAD_MAX)
+            assert client.call(get).code == ResponseCode.SUCCESS
+    finally:
+        server.kill()
 
 
 def message(_: int) -> RemotingCommand:

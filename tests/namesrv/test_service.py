@@ -10,6 +10,7 @@ from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.bodies import TopicRouteData
 from rmqpy.remoting.command import FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
+from rmqpy.testing.memory_channel import MemoryChannel
 
 JAVA_CODES = {
     *(100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 219, 224, 304),
@@ -53,6 +54,24 @@ def test_an_answer_larger_than_a_frame_is_an_error(monkeypatch: pytest.MonkeyPat
     answer = world.request(206)
     assert answer.code == 1
     assert "larger than a peer accepts" in remark_of(answer)
+
+
+def test_lists_for_many_connections_do_not_delay_clients_and_brokers(
+    world: NameServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqpy.namesrv.server.REPLIES_PER_TURN", 3000)
+    for number in range(4):
+        world.request(100, namespace="n", key=f"k{number}", value="v" * 500)
+    lists = RemotingCommand(219, ext_fields={"namespace": "n"})
+    route = RemotingCommand(105, ext_fields={"topic": "T"})
+    channels = [MemoryChannel() for _ in range(5)]
+    handled = [len(world.server.handle(channel, [lists])) == 0 for channel in channels]
+    assert handled == [True, True, False, False, False]
+    assert not world.server.handle(channels[4], [route])
+    assert channels[4].take_one().code == 17
+    assert list(world.server.handle(channels[4], [route, lists])) == [lists]
+    world.server.turn_ended()
+    assert not world.server.handle(channels[4], [lists])
 
 
 def test_stop_cancels_the_expiry_scan(world: NameServerHarness) -> None:

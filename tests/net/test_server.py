@@ -152,6 +152,37 @@ def test_postponed_requests_keep_their_order_and_let_others_pass(
     in_loop(main)
 
 
+def test_connections_whose_requests_are_postponed_take_turns(in_loop: InLoop) -> None:
+    """A turn has time for one request, of whichever connection."""
+
+    class OneInEachTurn(EchoHandler):
+        used = -1
+
+        def handle(
+            self, channel: Channel, commands: Sequence[RemotingCommand]
+        ) -> Sequence[RemotingCommand]:
+            if self.used == self.turns:
+                return commands
+            self.used, self.at_once = self.turns, 1
+            return super().handle(channel, commands)
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        handler = OneInEachTurn()
+        server, address = await start_server(scheduler, handler)
+        peers = [await Peer.connect(address) for _ in range(4)]
+        for code, peer in enumerate(peers):
+            peer.writer.write(b"".join(frame(code=code, opaque=each) for each in range(50)))
+        for peer in peers:
+            answers = await peer.read(50)
+            assert [each.opaque for each in answers] == list(range(50))
+        codes = [code for call in handler.calls for code in call]
+        last = [len(codes) - codes[::-1].index(code) for code in range(4)]
+        assert min(last) > 150, f"the last of 50 requests of each peer were handled as {last}"
+        await server.close()
+
+    in_loop(main)
+
+
 def test_postponed_requests_of_a_connection_that_ends_are_dropped(
     in_loop: InLoop, handler: EchoHandler
 ) -> None:

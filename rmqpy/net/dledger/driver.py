@@ -229,6 +229,8 @@ class DLedgerDriver:
         rest: Sequence[RemotingCommand] = ()
         if self.carrier.stopped or self.carrier.dead:
             return rest
+        if commands and self.peers.replies.must_wait(commands[0]):
+            return commands
         self._busy = True
         try:
             if not self._before_steps():
@@ -236,6 +238,9 @@ class DLedgerDriver:
             for number, command in enumerate(commands, 1):
                 if self._push_fast_path.take(channel, command) or command.is_response:
                     continue
+                if self.peers.replies.must_wait(command):
+                    rest = commands[number - 1 :]
+                    break
                 if not self.carrier.finish():
                     break  # the remaining frames are dropped, because nothing can be written
                 received = self.peers.receive(channel, command)
@@ -250,7 +255,8 @@ class DLedgerDriver:
         return rest
 
     def turn_ended(self) -> None:
-        """Do nothing, because ``handle`` has carried out everything."""
+        """Answer further requests for entries. ``handle`` has carried out everything else."""
+        self.peers.replies.turn_ended()
 
     def channel_closed(self, channel: Channel) -> None:
         """Forget whether the connection was that of a member. A closed channel drops the answers to

@@ -35,6 +35,11 @@ _CODE = DLedgerResponseCode
 WRITE_AT: Final = 256 * 1024
 """The size of collected replies, in bytes, at which the remaining requests of a read wait."""
 
+ENTRIES_PER_TURN: Final = 512 * 1024
+"""The size of the replies with entries, in bytes, after which further requests for entries wait for
+the next turn, whichever connections they are from. Encoding them takes some 4 ms.
+"""
+
 _STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
 
 
@@ -62,6 +67,8 @@ class PeerReplies:
     _received: dict[int, PendingRequest] = field(factory=dict)
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
     _reply_bytes: int = 0
+    _entry_bytes: int = 0
+    """The size of the replies with entries in this turn."""
 
     def expect(self, channel: Channel, command: RemotingCommand, request: Request) -> Received:
         """Return a request for the core, which will be answered with its ticket."""
@@ -87,7 +94,20 @@ class PeerReplies:
                 request.remote_id,
                 request.leader_id or request.local_id,
             )
-        self.write(pending.channel, _answer(pending.command, reply.response))
+        frame = _answer(pending.command, reply.response)
+        if isinstance(pending.request, GetEntriesRequest):
+            self._entry_bytes += len(frame)
+        self.write(pending.channel, frame)
+
+    def must_wait(self, command: RemotingCommand) -> bool:
+        """Return whether a request must wait for the next turn, so that the requests of others do
+        not wait for the entries of this one.
+        """
+        return command.code == GetEntriesRequest.CODE and self._entry_bytes >= ENTRIES_PER_TURN
+
+    def turn_ended(self) -> None:
+        """Allow further replies with entries."""
+        self._entry_bytes = 0
 
     def has_large_reply(self, received: Received | None) -> bool:
         """Return whether the replies so far, or the one to ``received``, may be so large that they

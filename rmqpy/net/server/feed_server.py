@@ -26,6 +26,7 @@ from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.feed_api import FEED_BYTES, Feed, FeedStatus, PollSet
 from rmqpy.net.server.feed_reader import FedConnection, FeedReader
+from rmqpy.net.server.listener import watches_descriptors
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.remoting.channel import RequestHandler
 from rmqpy.remoting.frame import LENGTH_BYTES
@@ -176,11 +177,6 @@ class FastServer(RemotingServer):
     def _turn_ended(self) -> None:
         self.turn_open = False
         self._handler.turn_ended()
-
-
-def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop has ``add_reader``, which the default loop of Windows lacks."""
-    return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
 
 
 @define(slots=True, eq=False, repr=False)

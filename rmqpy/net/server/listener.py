@@ -29,6 +29,11 @@ Accepted = Callable[[socket.socket], None]
 """A function that receives a connected, non-blocking socket."""
 
 
+def watches_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether the loop has ``add_reader``, which the default loop of Windows lacks."""
+    return type(loop).add_reader is not asyncio.AbstractEventLoop.add_reader
+
+
 async def open_sockets(
     loop: asyncio.AbstractEventLoop, address: tuple[str, int], backlog: int, accepted: Accepted
 ) -> SocketListener:

@@ -24,7 +24,7 @@ from rmqpy.config.security import TlsMode
 from rmqpy.model.errors import ConfigError, RemoteProtocolError
 from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection, ServedConnection
 from rmqpy.net.loop import AsyncioScheduler
-from rmqpy.net.server.listener import open_sockets
+from rmqpy.net.server.listener import open_sockets, watches_descriptors
 from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSniffer, adopt
 from rmqpy.remoting.channel import Channel, RequestHandler
@@ -119,8 +119,10 @@ class RemotingServer:
         self.counts = ServerCounts()
         self.sieve: OverloadFilter | None = None
         self._watch: StallDetector | None = None
-        self.own_sockets = security.tls is not None
-        """True if this server accepts connections itself, False if asyncio does."""
+        self.own_sockets = security.tls is not None or watches_descriptors(scheduler.loop)
+        """True if this server accepts connections itself, False if asyncio does: uvloop accepts one
+        in each turn, so that a new client would wait behind many others.
+        """
         self._security = security
         self._undecided: set[TlsSniffer] = set()
         self._handshakes: set[asyncio.Task[None]] = set()

@@ -39,6 +39,7 @@ from rmqpy.dledger.protocol.messages import (
 )
 from rmqpy.dledger.state import DiskState, Role
 from rmqpy.model.ids import Term
+from rmqpy.net.dledger import replies
 from rmqpy.net.dledger.handshakes import PeerStatus
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import (
@@ -266,6 +267,30 @@ def test_clients_without_an_account_can_neither_read_nor_append() -> None:
         group.run(200)
         assert channel.take_one().code == 200
     assert group.read(leader) == [b"a"]
+
+
+def test_requests_for_entries_share_the_turns_of_the_loop(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requests of others do not wait until the entries of all connections are encoded."""
+    monkeypatch.setattr(replies, "ENTRIES_PER_TURN", 2500)
+    leader = group.elect()
+    group.send(leader, bytes(1000))
+    driver = leader.driver
+    assert driver is not None
+    common = Destination(group="broker-a", remote_id=leader.name)
+    get = GetEntriesRequest(begin_index=driver.entries.end.index, **common)
+    get_command = RemotingCommand.request(get.CODE, body=encode(get))
+    metadata = MetadataRequest(**common)
+    other = RemotingCommand.request(metadata.CODE, body=encode(metadata))
+    channels = [MemoryChannel() for _ in range(8)]
+    answered = [len(driver.handle(channel, [get_command])) == 0 for channel in channels]
+    assert answered == [True] * 2 + [False] * 6
+    assert list(driver.handle(channels[0], [other, get_command, other])) == [get_command, other]
+    driver.turn_ended()
+    assert list(driver.handle(channels[2], [get_command])) == []
+    group.run(200)
+    assert [len(channel.take()) for channel in channels] == [2, 1, 1, 0, 0, 0, 0, 0]
 
 
 def test_one_forged_frame_with_a_larger_term_deposes_no_leader(group: Group) -> None:
