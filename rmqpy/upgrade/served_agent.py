@@ -40,6 +40,7 @@ async def relay(
     finally:
         for pump in pumps:
             pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)  # only one may read what is left
         assert agent.stdin is not None
         agent.stdin.close()
         transport.close()

@@ -7,6 +7,7 @@ path). Users and keys are in the folder of the test; ``ip netns exec`` shows the
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -51,7 +52,7 @@ def missing() -> str | None:
     """Return why the hosts cannot be made here, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for program in ("ip", "ssh", "ssh-keygen"):
+    for program in ("ip", "ss", "ssh", "ssh-keygen"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
     if not sshd_program():
@@ -63,45 +64,42 @@ def sshd_program() -> str | None:
     return os.environ.get("RMQPY_SSHD") or shutil.which("sshd")
 
 
+SSH_PORT: Final = 22
+_MADE: Final = itertools.count()
+
+
 @define
 class SshHosts:
-    """The hosts; ``names`` are those of the namespaces, ``addresses`` those of the hosts."""
+    """The hosts, by name: their namespaces and their addresses."""
 
     folder: Path
     gateway: str
+    spaces: dict[str, str]
     addresses: dict[str, str]
-    sshds: dict[str, subprocess.Popen[bytes]]
 
-    def cut_connections(self) -> int:
-        """Kill the ssh sessions of all hosts, and return their number."""
-        masters = {sshd.pid for sshd in self.sshds.values()}
-        parents = {pid: parent for pid, parent in _processes()}
-        # The direct children of ``ip netns exec``'s sshd, which has become it.
-        sessions = [pid for pid, parent in parents.items() if parent in masters]
-        for pid in sessions:
-            os.kill(pid, signal.SIGKILL)
-        return len(sessions)
+    def inside(self, name: str) -> list[str]:
+        """Return the words before a command that is to run on a host."""
+        return ["ip", "netns", "exec", self.spaces[name]]
 
-
-def _processes() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            yield int(entry.name), int(fields[1])
+    def cut_connections(self, port: int = SSH_PORT) -> int:
+        """Have the kernel end the TCP connections to a port of all hosts; return their number."""
+        words = ["ss", "-K", "-H", "-t", "state", "established", "sport", "=", f":{port}"]
+        return sum(
+            len(subprocess.check_output([*self.inside(name), *words]).splitlines())
+            for name in self.spaces
+        )
 
 
 @contextmanager
 def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
     """Make the hosts, and remove them and everything that still runs there."""
-    mark = f"rq{os.getpid() % 100_000}"
+    # The kernel removes the devices of a namespace some time after the namespace.
+    mark = f"rq{os.getpid() % 100_000}{next(_MADE)}"
     bridge, subnet = f"{mark}b", f"10.231.{os.getpid() % 250}"
     spaces = {name: f"{mark}{name}" for name in names}
     addresses = {name: f"{subnet}.{number}" for number, name in enumerate(names, 1)}
     _make_keys(folder)
-    sshds: dict[str, subprocess.Popen[bytes]] = {}
+    sshds: list[subprocess.Popen[bytes]] = []
     try:
         _ip(f"link add {bridge} type bridge")
         _ip(f"addr add {subnet}.254/24 dev {bridge}")
@@ -109,8 +107,8 @@ def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
         for name, space in spaces.items():
             _make_space(space, bridge, f"{addresses[name]}/24")
             _give_users(NETNS / space, folder)
-            sshds[name] = _start_sshd(folder, name, space, addresses[name])
-        yield SshHosts(folder, f"{subnet}.254", addresses, sshds)
+            sshds.append(_start_sshd(folder, name, space, addresses[name]))
+        yield SshHosts(folder, f"{subnet}.254", spaces, addresses)
     finally:
         for space in spaces.values():
             found = subprocess.run(["ip", "netns", "pids", space], capture_output=True, check=False)
@@ -119,7 +117,7 @@ def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
             shutil.rmtree(NETNS / space, ignore_errors=True)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
-        for sshd in sshds.values():
+        for sshd in sshds:
             sshd.wait()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
+from rmqpy.cli.upgrade.group.facts import GroupView, view_group
+from rmqpy.cli.upgrade.group.given import GivenGroup
 from rmqpy.upgrade.group.group_file import parse_group_file
 from rmqpy.upgrade.group.states import BACKWARD, FORWARD
 from rmqpy.upgrade.plan.node_context import NodeContext
@@ -211,6 +214,28 @@ def test_an_unknown_state_is_refused_with_the_nearest(lagging: Path, run: RunUpg
     run(f"init {CONFS}")
     code, _, err = run("run --until verifid --yes")
     assert code == 1 and "did you mean verified?" in err
+
+
+@pytest.mark.slow
+def test_run_shows_the_state_that_has_stopped_it(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that could not be read for a moment can be read again when the run has ended."""
+    run(f"init {CONFS}")
+    views: list[str] = []
+
+    def view(options: argparse.Namespace, group: GivenGroup) -> GroupView:
+        views.append("")
+        if len(views) != 2:
+            return view_group(options, group)
+        (lagging / "n1").rename(lagging / "away")
+        found = view_group(options, group)
+        (lagging / "away").rename(lagging / "n1")
+        return found
+
+    monkeypatch.setattr("rmqpy.cli.upgrade.group.driving.view_group", view)
+    code, out, err = run("run --until aligned --yes")
+    assert code == 2 and "group b0: unreachable;" in out and f"{lagging}/n1: found no" in out, err
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """A group on several hosts: one machine drives the others over ssh.
 
 ``ssh`` is a script here that runs the remote command on this machine, in another directory; the
-test with a real sshd is tests/interop/test_group_over_ssh.py.
+test with a real sshd is tests/interop/test_group_on_three_hosts.py.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of
@@ -168,6 +170,38 @@ def test_only_allowed_commands_run_on_a_served_host(
     code, _, err = run("next --yes")
     assert code == 1 and "restart rmqpy upgrade serve there with --allow 'touch started'" in err
     assert not list(lagging.glob("started*")), "no member was started"
+
+
+class _Sent:
+    """The sending side of a request that was upgraded."""
+
+    headers: ClassVar = {"Upgrade": "tcp"}
+
+    def __init__(self) -> None:
+        self.transport = self.writer = self
+        self.data = b""
+        self.is_closed = False
+
+    async def write(self, data: bytes) -> None:
+        self.data += data
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.slow
+def test_the_agent_of_a_lost_connection_is_awaited() -> None:
+    from rmqpy.upgrade.served_agent import relay
+
+    async def lost() -> _Sent:
+        received, sent = asyncio.StreamReader(), _Sent()
+        received.feed_eof()
+        at_work = "import sys; sys.stdin.read(); print('ended')"
+        await relay(sent, received, [sys.executable, "-c", at_work])  # type: ignore[arg-type]
+        return sent
+
+    sent = asyncio.run(lost())
+    assert sent.is_closed and sent.data.startswith(b"HTTP/1.1 101")
 
 
 def test_a_served_member_needs_a_token_and_tls(lagging: Path, run: RunUpgrade) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.model.errors import RmqError
+from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.checks.replica import ANSWER_BYTES_MAX, LocalReplica, RemoteReplica
 from rmqpy.upgrade.plan.survey import SurveyPlan
@@ -214,15 +214,20 @@ async def test_a_range_is_sent_completely(store: Path) -> None:
 
 
 @pytest.fixture
-def answering() -> Iterator[Callable[[bytes], RemoteReplica]]:
-    """Return a function that makes a replica whose server sends the same bytes to each request."""
+def answering(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., RemoteReplica]]:
+    """Return a function that makes a replica whose server sends the given bytes to its requests,
+    the last ones to all further requests.
+    """
+    monkeypatch.setattr("rmqpy.upgrade.link.driver.RETRY_SECONDS", (0.0, 0.0))
     servers: list[http.server.ThreadingHTTPServer] = []
 
-    def start(raw: bytes) -> RemoteReplica:
+    def start(*answers: bytes) -> RemoteReplica:
+        left = list(answers)
+
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 with contextlib.suppress(ConnectionError):
-                    self.wfile.write(raw)
+                    self.wfile.write(left.pop(0) if len(left) > 1 else left[0])
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -230,7 +235,8 @@ def answering() -> Iterator[Callable[[bytes], RemoteReplica]]:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        return RemoteReplica("n0", f"http://127.0.0.1:{server.server_port}")
+        address = f"http://127.0.0.1:{server.server_port}"
+        return RemoteReplica("n0", address)
 
     yield start
     for server in servers:
@@ -254,7 +260,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_answers_are_refused(answering: Callable[[bytes], RemoteReplica], name: str) -> None:
+def test_broken_answers_are_refused(answering: Callable[..., RemoteReplica], name: str) -> None:
     replica = answering(BROKEN[name])
     for ask in (
         replica.clock_skew_ms,
@@ -267,15 +273,30 @@ def test_broken_answers_are_refused(answering: Callable[[bytes], RemoteReplica],
             ask()
 
 
+def test_a_lost_connection_is_opened_again(answering: Callable[..., RemoteReplica]) -> None:
+    replica = answering(BROKEN["nothing"], BROKEN["too short"], OK + b"absent")
+    notes: list[str] = []
+    replica.note = notes.append
+    assert replica.digest(FILE, 0, 1) == "absent"
+    assert len(notes) == 2 and all("connecting again in" in each for each in notes)
+
+
+def test_an_address_where_nobody_listens_is_not_tried_again() -> None:
+    notes: list[str] = []
+    with pytest.raises(NetworkError, match="refused"):
+        RemoteReplica("n0", "http://127.0.0.1:1", note=notes.append).facts()
+    assert notes == []
+
+
 def test_no_answer_is_longer_than_its_kind_allows(
-    answering: Callable[[bytes], RemoteReplica], monkeypatch: pytest.MonkeyPatch
+    answering: Callable[..., RemoteReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ANSWER_BYTES_MAX, "survey", 1000)
     with pytest.raises(RmqError, match="found something else as the survey"):
         answering(OK + json.dumps({"x": "y" * 1000}).encode()).survey()
 
 
-def test_no_redirect_is_followed(answering: Callable[[bytes], RemoteReplica]) -> None:
+def test_no_redirect_is_followed(answering: Callable[..., RemoteReplica]) -> None:
     """It would take the token to an address of the other side's choice."""
     target = answering(OK + b"5")
     moved = f"HTTP/1.0 302 Found\r\nLocation: {target.address}/v1/clock\r\n\r\n"

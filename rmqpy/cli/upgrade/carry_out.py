@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_token
 from rmqpy.cli.upgrade.contexts import locked, node_context_at, plan_context_of
-from rmqpy.cli.upgrade.group.hosts import DRIVER
+from rmqpy.cli.upgrade.group.hosts import DRIVER, note
 from rmqpy.cli.upgrade.replicas import all_replicas, now_ms
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _opened(options: argparse.Namespace, name: str, address: str) -> Replica:
     if address.startswith("/"):
         return LocalReplica(OsFileSystem(), SurveyPlan(name=name, root=address, now_ms=now_ms))
     token = read_token(getattr(options, "token_file", None))
-    return RemoteReplica(name, address, token, getattr(options, "authority", None))
+    return RemoteReplica(name, address, token, getattr(options, "authority", None), note=note)
 
 
 def _context_of_earlier_version(

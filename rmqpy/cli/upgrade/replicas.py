@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_readable, read_token
-from rmqpy.cli.upgrade.group.hosts import DRIVER, driver_replica, linked_replica
+from rmqpy.cli.upgrade.group.hosts import DRIVER, driver_replica, linked_replica, note
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 
@@ -39,7 +39,7 @@ def all_replicas(options: argparse.Namespace) -> list[Replica]:
         elif address == DRIVER:
             found.append(driver_replica(options, name))
         else:
-            found.append(RemoteReplica(name, address, token, options.authority))
+            found.append(RemoteReplica(name, address, token, options.authority, note=note))
     local = local_replicas(options)
     return sorted([*found, *local], key=lambda each: order.index(each.name))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -22,6 +23,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.member_facts import MemberFacts, read_member_facts
 from rmqpy.upgrade.link.connections import TOKEN_HEADER, trusting
+from rmqpy.upgrade.link.driver import attempted
 from rmqpy.upgrade.plan.evidence import current_journal
 from rmqpy.upgrade.plan.node_context import NodeContext, range_digest
 from rmqpy.upgrade.plan.survey import Survey, SurveyPlan, take_survey
@@ -161,13 +163,15 @@ class LocalReplica:
 class RemoteReplica:
     """A replica that is read over HTTP (implements :class:`Replica`).
 
-    ``authority`` is the path of a file with trusted certificates.
+    ``authority`` is the path of a file with trusted certificates. A request is repeated if its
+    connection is lost; ``note`` receives a line about it.
     """
 
     name: str
     address: str
     token: str = field(default="", repr=False)
     authority: str | None = None
+    note: Callable[[str], None] = field(kw_only=True, default=lambda text: None)
     _survey: Survey | None = None
 
     def survey(self) -> Survey:
@@ -237,6 +241,15 @@ class RemoteReplica:
 
     def _get(self, what: str, query: Mapping[str, object]) -> bytes:
         """Return the body of an answer, which may not be longer than its kind allows."""
+
+        def lost(error: NetworkError, pause_s: float) -> None:
+            if not isinstance(error, LostConnectionError):
+                raise error
+            self.note(f"{error}; connecting again in {pause_s:.0f} s")
+
+        return attempted(lambda: self._answer(what, query), lost, time.sleep)
+
+    def _answer(self, what: str, query: Mapping[str, object]) -> bytes:
         url = f"{self.address.rstrip('/')}/v1/{what}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
         if self.token and not url.startswith("https:"):
@@ -251,12 +264,27 @@ class RemoteReplica:
             text = error.read(1000).decode("utf-8", "replace")
             raise RmqError(f"{self.address}: {error.code} {text}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise NetworkError(f"{self.address}: {error}") from None
+            kind = LostConnectionError if _is_lost(error) else NetworkError
+            raise kind(f"{self.address}: {error}") from None
         if len(data) > ANSWER_BYTES_MAX[what]:
             raise self._not_ours(what)
         if rest:
-            raise NetworkError(f"{self.address}: the connection ended {rest} bytes too early")
+            raise LostConnectionError(
+                f"{self.address}: the connection ended {rest} bytes too early"
+            )
         return data
+
+
+class LostConnectionError(NetworkError):
+    """A connection that was open has ended before the answer was complete."""
+
+
+def _is_lost(error: Exception) -> bool:
+    """Return whether a connection was lost, rather than never made."""
+    reason = getattr(error, "reason", error)
+    if isinstance(reason, ConnectionRefusedError):
+        return False
+    return isinstance(reason, ConnectionError | ssl.SSLEOFError | http.client.IncompleteRead)
 
 
 Fetch = Callable[[str, Mapping[str, object]], bytes]

@@ -24,6 +24,24 @@ Answer = Callable[[Frame], Frame]
 """Returns the answer to a question of the agent."""
 
 
+def attempted(
+    attempt: Callable[[], T],
+    lost: Callable[[NetworkError, float], None],
+    sleep: Callable[[float], None],
+) -> T:
+    """Return what ``attempt`` returns; repeat it after each NetworkError, up to the last pause.
+
+    ``lost`` is called before each pause with its seconds, and may raise to end the attempts.
+    """
+    for pause_s in RETRY_SECONDS:
+        try:
+            return attempt()
+        except NetworkError as error:
+            lost(error, pause_s)
+            sleep(pause_s)
+    return attempt()
+
+
 @define(slots=True)
 class AgentLink:
     """The link to the agent of one host.
@@ -64,18 +82,18 @@ class AgentLink:
 
     def _attempted(self, attempt: Callable[[], T]) -> T:
         """Return what ``attempt`` returns, with a new connection after each that is lost."""
-        for pause_s in (*RETRY_SECONDS, None):
-            try:
-                return attempt()
-            except NetworkError as error:
-                self.close()
-                if pause_s is None:
-                    raise NetworkError(
-                        f"{self.host}: {error}; {self.remedy}, then run the command again"
-                    ) from None
-                self.note(f"{self.host}: {error}; connecting again in {pause_s:.0f} s")
-                self.sleep(pause_s)
-        raise AssertionError("unreachable")
+
+        def lost(error: NetworkError, pause_s: float) -> None:
+            self.close()
+            self.note(f"{self.host}: {error}; connecting again in {pause_s:.0f} s")
+
+        try:
+            return attempted(attempt, lost, self.sleep)
+        except NetworkError as error:
+            self.close()
+            raise NetworkError(
+                f"{self.host}: {error}; {self.remedy}, then run the command again"
+            ) from None
 
     def _exchange(self, frame: Frame, answer: Answer | None) -> Frame:
         connection = self._opened()

@@ -113,8 +113,8 @@ def _run(options: argparse.Namespace) -> int:
         code, result = _perform(options, group, view, step)
         steps.append({"state": view.state.name, "step": step.value, "result": result})
         if code != EXIT_DONE:
+            view = view_group(options, group)
             break
-    view = view_group(options, group)
     step = view.state.next_step(returning=returning and not reaches(view.state, target))
     if options.format == "json":
         roles = running_roles(group.file, view)

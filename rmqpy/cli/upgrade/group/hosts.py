@@ -57,7 +57,7 @@ class Hosts:
         from rmqpy.upgrade.link.driver import AgentLink
 
         if host not in self._links:
-            self._links[host] = AgentLink(host, connect, remedy, _note)
+            self._links[host] = AgentLink(host, connect, remedy, note)
         return self._links[host]
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class Hosts:
         self._links.clear()
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     print(f"rmqpy: {text}", file=sys.stderr)
 
 
@@ -151,8 +151,18 @@ def run_there(
         raise UpgradeRefusedError(f"{member.name}: {'; '.join(value['wrong'])}")
     if code != EXIT_DONE:
         reason = value.get("error") or f"its host has printed the reason (exit code {code})"
-        raise RmqError(f"{member.name}: {reason}")
+        raise RmqError(f"{member.name}: {_typed_here(reason, member.directory)}")
     return value
+
+
+def _typed_here(text: str, directory: str) -> str:
+    """Return a text with the commands that a host names for its directory as they are typed on the
+    machine that drives the group: without it.
+    """
+    for verb in ("apply --resume", "rollback", "finalize"):
+        here = verb.partition(" ")[0]
+        text = text.replace(f"rmqpy upgrade {verb} {directory}", f"rmqpy upgrade {here}")
+    return text
 
 
 def _answered(replicas: Mapping[str, Replica], question: Frame) -> Frame:

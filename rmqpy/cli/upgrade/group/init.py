@@ -14,7 +14,7 @@ from attrs import evolve
 
 from rmqpy.cli.given_files import read_given, read_token
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.group.hosts import PROGRAM, hosts_of
+from rmqpy.cli.upgrade.group.hosts import PROGRAM, hosts_of, note
 from rmqpy.cli.upgrade.group.shell import is_free_port
 from rmqpy.cli.upgrade.options import add_verb
 from rmqpy.cli.upgrade.output import print_result
@@ -120,7 +120,7 @@ def _read(options: argparse.Namespace, text: str) -> tuple[str, str, bytes, Mapp
         return host, parts.path, found.body, {"HOME": str(found.head["HOME"])}
     if text.startswith(("https://", "http://")):
         token = read_token(options.token_file)
-        facts = RemoteReplica("the member", text, token, options.authority).facts()
+        facts = RemoteReplica("the member", text, token, options.authority, note=note).facts()
         if not facts.config_path:
             raise RmqError(
                 f"{text}: found no broker.conf, expected it; run rmqpy upgrade serve there with -c"
