@@ -19,7 +19,7 @@ answer can store a message twice; both copies carry the same UNIQ_KEY.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import define
 
@@ -36,7 +36,7 @@ from rmqpy.client.core.message import (
 )
 from rmqpy.client.core.routes import next_queue, publish_queues, queue_of
 from rmqpy.client.trace import DELAYED, HALF, NORMAL, SendTrace, Tracer
-from rmqpy.codec.message import BatchItem, encode_batch_body
+from rmqpy.codec.message import encode_batch_item
 from rmqpy.codec.properties import (
     PROPERTY_PRODUCER_GROUP,
     PROPERTY_TRANSACTION_PREPARED,
@@ -47,7 +47,6 @@ from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
-from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqpy.remoting.request_template import (
     TEMPLATES_MAX,
@@ -74,9 +73,10 @@ _STORED: dict[int, SendStatus] = {
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
 
-_VARYING = varying_fields(
-    SendMessageRequestHeaderV2, ("queue_id", "sys_flag", "born_timestamp", "flag", "properties")
+_NUMBERS = varying_fields(
+    SendMessageRequestHeaderV2, ("queue_id", "sys_flag", "born_timestamp", "flag")
 )
+_TEXTS = varying_fields(SendMessageRequestHeaderV2, ("properties",))
 """The fields in which the sends of one topic to one broker differ."""
 
 _BATCH_ITEM_OVERHEAD = 22
@@ -188,7 +188,10 @@ class Producer(GroupMember):
         RequestRejectedError if the message is illegal or the broker refuses it, and NetworkError if
         no attempt was answered in time.
         """
-        return await self._traced(message, self._encode(message), queue, timeout_ms)
+        encoded = self._encode(message)
+        if self._tracer is None:
+            return await self._send_encoded(encoded, queue, timeout_ms)
+        return await self._traced(message, encoded, queue, timeout_ms)
 
     async def send_ordered(
         self, message: Message, sharding_key: str, timeout_ms: int | None = None
@@ -223,9 +226,12 @@ class Producer(GroupMember):
         """
         instance = self._open()
         encoded = self._encode(message)
-        chosen = queue or self._choose(await self._publish_queues(encoded.topic), None)
-        address = await self._master(chosen)
-        await instance.transport.invoke_oneway(address, self._request(encoded, chosen))
+        if queue is None:
+            queues = instance.known_publish_queues(encoded.topic)
+            queue = self._choose(queues or await self._publish_queues(encoded.topic), None)
+        address = instance.master_address(queue.broker_name) or await self._master(queue)
+        request = self._request(instance, encoded, queue)
+        await instance.transport.invoke_oneway(address, request)
 
     # -- sending
 
@@ -277,50 +283,58 @@ class Producer(GroupMember):
                 f"the queue belongs to {queue.topic}, the message to {encoded.topic}"
             )
         timeout_ms = self._settings.timeout_ms if timeout_ms is None else timeout_ms
-        start_ms = instance.clock.monotonic_ms()
+        start_ms = now_ms = instance.clock.monotonic_ms()
         attempts = 1 if queue is not None else 1 + self._settings.retries
         brokers: list[str] = []
         fault: RmqError | None = None
         stored: SendResult | None = None
         for _ in range(attempts):
-            left_ms = timeout_ms - (instance.clock.monotonic_ms() - start_ms)
+            left_ms = timeout_ms - (now_ms - start_ms)
             if left_ms <= 0:
                 break
             chosen = queue
             if chosen is None:
-                queues = await self._publish_queues(encoded.topic)
+                queues = instance.known_publish_queues(encoded.topic)
+                queues = queues or await self._publish_queues(encoded.topic)
                 chosen = self._choose(queues, brokers[-1] if brokers else None)
             brokers.append(chosen.broker_name)
-            sent_ms = instance.clock.monotonic_ms()
-            outcome = await self._attempt(encoded, chosen, left_ms)
-            self._record_latency(chosen.broker_name, sent_ms, isinstance(outcome, RmqError))
+            if self._faults is not None:
+                now_ms = instance.clock.monotonic_ms()
+            outcome = await self._attempt(instance, encoded, chosen, left_ms)
+            if self._faults is not None:
+                failed = isinstance(outcome, RmqError)
+                self._record_latency(self._faults, chosen.broker_name, now_ms, failed)
             if isinstance(outcome, RmqError):
                 fault = outcome
-                continue
-            stored = outcome
-            if stored.status is SendStatus.SEND_OK or not self._settings.retry_warnings:
-                break
+            else:
+                stored = outcome
+                if stored.status is SendStatus.SEND_OK or not self._settings.retry_warnings:
+                    break
+            now_ms = instance.clock.monotonic_ms()
         if stored is not None:
             return stored
         raise _send_error(encoded, brokers, fault, instance.clock.monotonic_ms() - start_ms)
 
     async def _attempt(
-        self, encoded: _EncodedMessage, queue: MessageQueue, timeout_ms: int
+        self,
+        instance: ClientInstance,
+        encoded: _EncodedMessage,
+        queue: MessageQueue,
+        timeout_ms: int,
     ) -> RmqError | SendResult:
         """Return the result of one attempt, or the error after which another broker may be tried.
         Raises RequestRejectedError if no other broker may be tried.
         """
-        instance = self._open()
         try:
-            address = await self._master(queue)
-            response = await instance.transport.invoke(
-                address, self._request(encoded, queue), timeout_ms
-            )
+            address = instance.master_address(queue.broker_name) or await self._master(queue)
+            request = self._request(instance, encoded, queue)
+            response = await instance.transport.invoke(address, request, timeout_ms)
         except NetworkError as fault:
             instance.invalidate_route(encoded.topic)
             return fault
-        if response.code in _STORED:
-            return _result(encoded, queue, response)
+        status = _STORED.get(response.code)
+        if status is not None:
+            return _result(encoded, queue, status, response.ext_fields)
         refusal = RequestRejectedError(response.code, response.remark or "no remark")
         if response.code not in RETRIED_CODES:
             raise refusal
@@ -342,14 +356,18 @@ class Producer(GroupMember):
         if self._faults is not None:
             now_ms = self._open().clock.monotonic_ms()
             queue, self._rotation = self._faults.choose(queues, self._rotation, now_ms)
+        elif last_broker is None:
+            queue = queues[self._rotation % len(queues)]
+            self._rotation += 1
         else:
             queue, self._rotation = next_queue(queues, self._rotation, last_broker)
         return queue
 
-    def _record_latency(self, broker: str, sent_ms: int, failed: bool) -> None:
-        if self._faults is not None:
-            now_ms = self._open().clock.monotonic_ms()
-            self._faults.update_latency(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
+    def _record_latency(
+        self, faults: LatencyFaultTolerance, broker: str, sent_ms: int, failed: bool
+    ) -> None:
+        now_ms = self._open().clock.monotonic_ms()
+        faults.update_latency(broker, FAILURE_MS if failed else now_ms - sent_ms, now_ms)
 
     async def _master(self, queue: MessageQueue) -> str:
         instance = self._open()
@@ -362,17 +380,13 @@ class Producer(GroupMember):
             raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         return address
 
-    def _request(self, encoded: _EncodedMessage, queue: MessageQueue) -> TemplatedRequest:
+    def _request(
+        self, instance: ClientInstance, encoded: _EncodedMessage, queue: MessageQueue
+    ) -> TemplatedRequest:
         key = encoded.topic, queue.broker_name, encoded.batch
         template = self._templates.get(key) or self._new_template(key)
-        born_ms = self._open().clock.now_ms()
-        values = (
-            queue.queue_id,
-            encoded.sys_flag,
-            born_ms,
-            encoded.flag,
-            encoded.properties,
-        )
+        born_ms = instance.clock.now_ms()
+        values = queue.queue_id, encoded.sys_flag, born_ms, encoded.flag, encoded.properties
         return TemplatedRequest(template, values, encoded.body)
 
     def _new_template(self, key: tuple[str, str, bool]) -> RequestTemplate:
@@ -394,7 +408,7 @@ class Producer(GroupMember):
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         while len(self._templates) >= TEMPLATES_MAX:
             del self._templates[next(iter(self._templates))]
-        template = RequestTemplate(self._open().request(code, header), _VARYING)
+        template = RequestTemplate(self._open().request(code, header), _NUMBERS, _TEXTS)
         self._templates[key] = template
         return template
 
@@ -404,7 +418,7 @@ class Producer(GroupMember):
         """Check and encode a message; with ``half``, as the half message of a transaction."""
         check_message(message, self._settings.body_bytes_max)
         unique_id = self._open().unique_ids.next()
-        body, sys_flag = bytes(message.body), 0
+        body, sys_flag = bytes(message.body), 0  # No copy of bytes.
         threshold = self._settings.compress_from_bytes
         if threshold is not None and len(body) >= threshold:
             body = zlib.compress(body, self._settings.compress_level)
@@ -427,24 +441,31 @@ class Producer(GroupMember):
         if not messages:
             raise _illegal_message("the batch has no messages")
         first = messages[0]
+        topic, wait, bytes_max = first.topic, first.wait_store_ok, self._settings.body_bytes_max
+        is_retry = is_retry_topic(topic)
         for message in messages:
-            check_message(message, self._settings.body_bytes_max)
-            _check_batched(message, first)
-        unique_ids = [self._open().unique_ids.next() for _ in messages]
-        body = encode_batch_body(
-            BatchItem(message.flag, bytes(message.body), property_string(message, unique_id))
-            for message, unique_id in zip(messages, unique_ids, strict=True)
+            check_message(message, bytes_max)
+            same = message.topic == topic and message.wait_store_ok == wait
+            if is_retry or message.delay_level or not same:
+                _check_batched(message, first)
+        unique_ids = self._open().unique_ids.take(len(messages))
+        body = b"".join(
+            [
+                encode_batch_item(
+                    message.flag, bytes(message.body), property_string(message, unique_id)
+                )
+                for message, unique_id in zip(messages, unique_ids, strict=True)
+            ]
         )
         if len(body) > self._settings.body_bytes_max:
             raise _illegal_message(
                 f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
                 " send it in parts (split_batch)"
             )
-        wait = "true" if first.wait_store_ok else "false"
         return _EncodedMessage(
             topic=first.topic,
             body=body,
-            properties=f"{PROPERTY_WAIT}\x01{wait}",
+            properties=f"{PROPERTY_WAIT}\x01{'true' if wait else 'false'}",
             sys_flag=0,
             flag=0,
             msg_id=",".join(unique_ids),
@@ -501,27 +522,30 @@ def _check_batched(message: Message, first: Message) -> None:
         raise _illegal_message("all messages of a batch have the same wait_store_ok; these differ")
 
 
-def _result(encoded: _EncodedMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
-    fields = response.ext_fields
-    queue_id, offset = fields.get("queueId", ""), fields.get("queueOffset", "")
-    if "msgId" not in fields or not _is_plain(queue_id, 9) or not _is_plain(offset, 18):
-        header = SendMessageResponseHeader.decode(fields)  # This raises, or it is a rare form.
-        queue_id, offset = str(header.queue_id), str(header.queue_offset)
-    number = int(queue_id)
-    if number != queue.queue_id:
-        queue = MessageQueue(queue.topic, queue.broker_name, number)
+def _result(
+    encoded: _EncodedMessage, queue: MessageQueue, status: SendStatus, fields: Mapping[str, str]
+) -> SendResult:
+    id_text, offset_text = fields.get("queueId", ""), fields.get("queueOffset", "")
+    if (
+        "msgId" in fields
+        and id_text.isdecimal()
+        and offset_text.isdecimal()
+        and len(id_text) < 10
+        and len(offset_text) < 19
+    ):
+        queue_id, offset, msg_id = int(id_text), int(offset_text), fields["msgId"]
+    else:  # The numbers are rare ones, or something is missing: this raises then.
+        header = SendMessageResponseHeader.decode(fields)
+        queue_id, offset, msg_id = header.queue_id, header.queue_offset, header.msg_id
+    if queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     return SendResult(
-        status=_STORED[response.code],
+        status=status,
         msg_id=encoded.msg_id,
-        offset_msg_id=fields["msgId"],
+        offset_msg_id=msg_id,
         queue=queue,
-        queue_offset=int(offset),
+        queue_offset=offset,
     )
-
-
-def _is_plain(text: str, digits_max: int) -> bool:
-    """Return whether ``text`` is a number without a sign of at most so many digits."""
-    return len(text) <= digits_max and text.isdecimal()
 
 
 def _send_error(

@@ -27,6 +27,7 @@ __all__ = [
     "decode_intact",
     "decode_message",
     "encode_batch_body",
+    "encode_batch_item",
     "encode_blank",
     "encode_message",
     "encode_stored",
@@ -261,13 +262,16 @@ def batch_records(body: Buffer) -> list[BatchItem]:
 
 def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
     """Return the body of a producer's SEND_BATCH_MESSAGE request."""
-    parts: list[bytes | memoryview] = []
-    for item in items:
-        assert len(item.properties) <= layout.PROPERTIES_BYTES_MAX, "properties too long"
-        size = layout.BATCH_ITEM_SIZE_MIN + len(item.body) + len(item.properties)
-        parts.append(_BATCH_HEAD.pack(size, 0, 0, item.flag, len(item.body)))
-        parts += (item.body, len(item.properties).to_bytes(2), item.properties)
-    return b"".join(parts)
+    return b"".join(encode_batch_item(item.flag, item.body, item.properties) for item in items)
+
+
+def encode_batch_item(flag: int, body: bytes | memoryview, properties: bytes) -> bytes:
+    """Return one message of such a body."""
+    length = len(properties)
+    assert length <= layout.PROPERTIES_BYTES_MAX, "properties too long"
+    size = layout.BATCH_ITEM_SIZE_MIN + len(body) + length
+    head = _BATCH_HEAD.pack(size, 0, 0, flag, len(body))
+    return b"".join((head, body, length.to_bytes(2), properties))
 
 
 def offset_msg_id(host: Host, physical_offset: int) -> str:

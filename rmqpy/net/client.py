@@ -236,9 +236,18 @@ class RemotingClient:
 
     def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
         requests: list[RemotingCommand] = []
+        link = self._by_connection[connection]
         for command in commands:
             if command.flag & FLAG_RESPONSE:
-                self._answered(connection, command)
+                pending = link.pending.pop(command.opaque, None)
+                if pending is not None:
+                    self._finish(pending, command, None)
+                else:
+                    logger.info(
+                        "ignored a response of %s:%d to no request, opaque %d",
+                        *connection.peer,
+                        command.opaque,
+                    )
             else:
                 requests.append(command)
         if requests:
@@ -289,7 +298,8 @@ class RemotingClient:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         if isinstance(request, TemplatedRequest) and self.credentials is None:
             assert not pieces, "a templated request has its body"
-            return (request.head(self._opaque, flag) + request.body,)
+            body = request.body
+            return (request.template.head(request.values, len(body), self._opaque, flag) + body,)
         command = command_of(request)
         flag |= command.flag & ~(FLAG_RESPONSE | FLAG_ONEWAY)
         if self.credentials is not None:
@@ -321,17 +331,6 @@ class RemotingClient:
         if link.pending and link.watch is None:
             next_ms = min(each.deadline_ms for each in link.pending.values())
             self._watch(link, max(1, next_ms - now_ms))
-
-    def _answered(self, connection: RemotingConnection, response: RemotingCommand) -> None:
-        pending = self._by_connection[connection].pending.pop(response.opaque, None)
-        if pending is None:
-            logger.info(
-                "ignored a response of %s:%d to no request, opaque %d",
-                *connection.peer,
-                response.opaque,
-            )
-            return
-        self._finish(pending, response, None)
 
     def _on_timeout(self, link: ServerLink, opaque: int) -> None:
         pending = link.pending.pop(opaque, None)
@@ -435,7 +434,7 @@ class RemotingClient:
     def _send(self, link: ServerLink, frame: Sequence[bytes], now_ms: int) -> None:
         connection = link.connection
         if connection is not None:
-            if connection.pending_bytes > self.limits.high_water:
+            if connection.is_behind(self.limits.high_water):
                 raise NetworkError(
                     f"request to {link.address}: it does not read, "
                     f"{connection.pending_bytes} bytes are waiting for it"

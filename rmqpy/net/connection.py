@@ -359,6 +359,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return waiting + len(self._out)
 
+    def is_behind(self, limit: int) -> bool:
+        """Return whether the kernel has not accepted ``limit`` bytes. Bytes that are being
+        collected count after their flush.
+        """
+        return not self._out and self.pending_bytes > limit
+
     def overdue(self, now_ms: int) -> str | None:
         """Return the reason why this connection must be closed, or None. The owner's sweep calls
         it.

@@ -22,30 +22,35 @@ TEMPLATES_MAX: Final = 10_000
 
 
 class RequestTemplate:
-    """The request ``command``, in which the ext fields ``varying``, two at least, have other values
-    each time.
+    """The request ``command``, in which some ext fields have other values each time: first those
+    of ``numbers``, then those of ``texts``.
     """
 
-    def __init__(self, command: RemotingCommand, varying: Sequence[str]) -> None:
+    def __init__(
+        self, command: RemotingCommand, numbers: Sequence[str], texts: Sequence[str] = ()
+    ) -> None:
         assert command.serialize_type == SERIALIZE_JSON, command
-        self.code = command.code
         self._command = command
-        self._varying = tuple(varying)
-        fields = command.ext_fields | dict.fromkeys(varying, "")
+        self._varying = (*numbers, *texts)
+        self._numbers = len(numbers)
+        fields = command.ext_fields | dict.fromkeys(self._varying, "")
         text = json_header(evolve(command, ext_fields=fields), 0, 0).replace("%", "%%")
         # Quotes inside a value are escaped, so each of the texts that are replaced occurs once.
-        order = sorted(varying, key=lambda name: text.index(f'"{name}":""'))
-        for name in order:
+        marks = [f'"{name}":""' for name in self._varying] + ['"flag":0', '"opaque":0']
+        order = sorted(range(len(marks)), key=lambda number: text.index(marks[number]))
+        for name in self._varying:
             text = text.replace(f'"{name}":""', f'"{name}":"%s"')
         self._text = text.replace('"flag":0', '"flag":%d').replace('"opaque":0', '"opaque":%d')
-        self._in_order = itemgetter(*map(self._varying.index, order))
+        self._in_order = itemgetter(*order)
 
     def head(self, values: Sequence[str | int], body_length: int, opaque: int, flag: int) -> bytes:
-        """Return the frame of a request up to its body. ``values`` are in the order of
-        ``varying``. Raises as :func:`rmqpy.remoting.frame.encode_head`.
+        """Return the frame of a request up to its body. Raises as
+        :func:`rmqpy.remoting.frame.encode_head`.
         """
-        texts = [value if type(value) is int else escape(value) for value in self._in_order(values)]
-        header = (self._text % (*texts, flag, opaque)).encode("utf-8", "replace")
+        count = self._numbers
+        texts = map(escape, values[count:])  # type: ignore[arg-type]
+        text: str = self._text % self._in_order((*values[:count], *texts, flag, opaque))
+        header = text.encode("utf-8", "replace")
         return frame_prefix(self._command, len(header), body_length) + header
 
     def command(self, values: Sequence[str | int], body: bytes) -> RemotingCommand:
@@ -67,10 +72,6 @@ class TemplatedRequest:
     template: RequestTemplate
     values: Sequence[str | int]
     body: bytes
-
-    def head(self, opaque: int, flag: int) -> bytes:
-        """Return the frame up to the body."""
-        return self.template.head(self.values, len(self.body), opaque, flag)
 
     def command(self) -> RemotingCommand:
         """Return the request as a command."""

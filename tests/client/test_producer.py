@@ -448,3 +448,34 @@ def test_queues_to_send_to_are_computed_once_per_route(world: ClientWorld, run: 
         assert len(await producer._publish_queues("T")) < len(queues)
 
     run(with_producer(world, main))
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"queueId": "-1", "queueOffset": "-7"}, (-1, -7)),
+        ({"queueId": "0" * 12, "queueOffset": "5"}, (0, 5)),
+        ({"queueId": "2147483648", "queueOffset": "5"}, "queueId of SendMessageResponseHeader"),
+        ({"queueId": "0", "queueOffset": "9" * 5000}, "queueOffset of SendMessageResponseHeader"),
+        ({"queueId": "0"}, "queueOffset of SendMessageResponseHeader is missing"),
+    ],
+)
+def test_unusual_numbers_in_an_answer(
+    world: ClientWorld, run: Run, fields: dict[str, str], outcome: tuple[int, int] | str
+) -> None:
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        response = RemotingCommand.response_to(request)
+        response.ext_fields = {"msgId": "M", **fields} if request.code == SEND else {}
+        return response
+
+    world.answers[A0] = world.answers[B0] = answer
+
+    async def main(producer: Producer) -> tuple[int, int] | str:
+        try:
+            result = await producer.send(HELLO)
+        except RequestRejectedError as refusal:
+            return str(refusal)
+        return result.queue.queue_id, result.queue_offset
+
+    found = run(with_producer(world, main))
+    assert outcome in found if isinstance(outcome, str) else found == outcome

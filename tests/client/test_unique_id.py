@@ -60,6 +60,12 @@ def test_the_counter_wraps() -> None:
     assert len(set(generated)) == 65_536
 
 
+def test_ids_can_be_taken_together() -> None:
+    alone, together = (unique_ids(SettableClock(JAVA_ID_MS)) for _ in range(2))
+    assert together.take(65_534) == [alone.next() for _ in range(65_534)]
+    assert [*together.take(4), together.next()] == [alone.next() for _ in range(5)]
+
+
 def test_the_time_starts_again_each_month() -> None:
     clock = SettableClock(1_796_083_199_999)  # the last ms of November 2026
     source = unique_ids(clock)

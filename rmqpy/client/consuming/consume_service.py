@@ -135,10 +135,11 @@ class QueueConsumer:
     _has_messages: asyncio.Event = field(factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(factory=list)
     _deadlines: CallDeadlines = field(init=False)
+    _clock: Clock = field(init=False)
 
-    @_deadlines.default
-    def _of_settings(self) -> CallDeadlines:
-        return CallDeadlines(self.settings.timeout_ms)
+    def __attrs_post_init__(self) -> None:
+        self._deadlines = CallDeadlines(self.settings.timeout_ms)
+        self._clock = self.deps.clock
 
     def start(self) -> None:
         """Start pulling and, in ordered consumption, consuming."""
@@ -214,7 +215,7 @@ class QueueConsumer:
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
     async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
-        clock = self.deps.clock
+        clock = self._clock
         start_ms = clock.monotonic_ms()
         self.process_queue.last_consume_ms = clock.now_ms()
         result: ConsumeResult | None
@@ -252,12 +253,10 @@ class QueueConsumer:
     @property
     def _lock_is_valid(self) -> bool:
         locked_ms = self.process_queue.locked_ms
-        return locked_ms is not None and (
-            self.deps.clock.monotonic_ms() - locked_ms < LOCK_VALID_MS
-        )
+        return locked_ms is not None and (self._clock.monotonic_ms() - locked_ms < LOCK_VALID_MS)
 
     async def _pull_once(self) -> bool:
-        process_queue, clock = self.process_queue, self.deps.clock
+        process_queue, clock = self.process_queue, self._clock
         start_ms = clock.monotonic_ms()
         process_queue.last_pull_ms = clock.now_ms()
         order = PullOrder(

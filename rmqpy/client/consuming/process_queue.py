@@ -59,27 +59,32 @@ class ProcessQueue:
         """
         count = 0
         for message in messages:
-            offset = message.queue_offset
+            stored = message.stored
+            offset = stored.queue_offset
             if offset < self._reached:
                 continue
             self._held[offset] = message
             self._waiting.append(message)
             self._reached = offset + 1
-            self.byte_count += len(message.stored.body)
+            self.byte_count += len(stored.body)
             count += 1
         return count
 
     def take(self, max_count: int) -> list[MessageExt]:
         """Return the next messages to consume, in order; empty if there are none."""
-        if self.dropped:
+        waiting = self._waiting
+        if self.dropped or not waiting:
             return []
-        return [self._waiting.popleft() for _ in range(min(max_count, len(self._waiting)))]
+        if max_count == 1:
+            return [waiting.popleft()]
+        return [waiting.popleft() for _ in range(min(max_count, len(waiting)))]
 
     def done(self, messages: Sequence[MessageExt]) -> None:
         """Remove messages that are consumed or sent back."""
         for message in messages:
-            if self._held.pop(message.queue_offset, None) is not None:
-                self.byte_count -= len(message.stored.body)
+            stored = message.stored
+            if self._held.pop(stored.queue_offset, None) is not None:
+                self.byte_count -= len(stored.body)
 
     def requeue(self, messages: Sequence[MessageExt]) -> None:
         """Return taken ``messages`` to the front of the queue."""

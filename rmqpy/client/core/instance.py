@@ -333,6 +333,11 @@ class ClientInstance:
             known.publish_queues = publish_queues(topic, known.route)
         return known.publish_queues
 
+    def known_publish_queues(self, topic: str) -> list[MessageQueue] | None:
+        """Return what :meth:`publish_queues` would return, or None if it has to look it up."""
+        known = self._routes.get(topic)
+        return known.publish_queues if known is not None and not known.suspect else None
+
     async def _route_or_template(self, topic: str, template_topic: str, queue_count: int) -> _Route:
         try:
             return await self._route(topic)

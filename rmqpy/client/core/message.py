@@ -12,6 +12,7 @@ import ipaddress
 import zlib
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 
 from attrs import define, field
 
@@ -68,6 +69,9 @@ RESERVED_PROPERTIES = frozenset(
         names.PROPERTY_TRACE_SWITCH,
     }
 )
+
+
+_USUAL_PROPERTIES = f"{names.PROPERTY_UNIQ_KEY}\x01%s\x02{names.PROPERTY_WAIT}\x01%s"
 
 
 def _joined_keys(keys: str | Sequence[str]) -> str:
@@ -189,8 +193,7 @@ class MessageExt:
 
 def check_message(message: Message, body_bytes_max: int) -> None:
     """Raise RequestRejectedError for a message that Java's producer refuses to send."""
-    check_topic(message.topic)
-    check_send_topic(message.topic)
+    _check_topic(message.topic)
     if not message.body:
         raise _illegal_message("the message body is empty")
     if len(message.body) > body_bytes_max:
@@ -206,15 +209,25 @@ def check_message(message: Message, body_bytes_max: int) -> None:
             raise _illegal_message(f"the property {name!r}={value!r} has a blank name or value")
 
 
+@lru_cache(maxsize=1024)
+def _check_topic(topic: str) -> None:
+    """Check the topic of a message. Only those that pass are remembered."""
+    check_topic(topic)
+    check_send_topic(topic)
+
+
 def property_string(
     message: Message, unique_id: str, reserved: Mapping[str, str] | None = None
 ) -> bytes:
     """Return the encoded properties of a checked message, including ``reserved`` ones."""
+    wait = "true" if message.wait_store_ok else "false"
+    if not (reserved or message.properties or message.keys or message.tags or message.delay_level):
+        return (_USUAL_PROPERTIES % (unique_id, wait)).encode()
     pairs = {**message.properties, **(reserved or {})}
     if message.keys:
         pairs[names.PROPERTY_KEYS] = message.keys
     pairs[names.PROPERTY_UNIQ_KEY] = unique_id
-    pairs[names.PROPERTY_WAIT] = "true" if message.wait_store_ok else "false"
+    pairs[names.PROPERTY_WAIT] = wait
     if message.tags:
         pairs[names.PROPERTY_TAGS] = message.tags
     if message.delay_level:

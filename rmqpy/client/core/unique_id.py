@@ -17,12 +17,10 @@ long as it creates fewer than 65,536 of them per millisecond.
 
 from __future__ import annotations
 
-import struct
 from datetime import datetime, timedelta
 
 from rmqpy.model.clock import Clock
 
-_TAIL = struct.Struct(">iH")
 _CLOCK_STEP_BACK_MS = 1_000_000
 """A clock that is set back by less than this across the start of a month counts as that start."""
 
@@ -32,7 +30,8 @@ class UniqueIds:
 
     def __init__(self, address: bytes, process_id: int, marker: bytes, clock: Clock) -> None:
         assert len(address) in (4, 16) and len(marker) == 4, (address, marker)
-        self._prefix = address + struct.pack(">H", process_id & 0xFFFF) + marker
+        prefix = address + (process_id & 0xFFFF).to_bytes(2) + marker
+        self._prefix = prefix.hex().upper()
         self._clock = clock
         self._counter = 0
         self._month_start_ms = 0
@@ -40,17 +39,28 @@ class UniqueIds:
 
     def next(self) -> str:
         """Return the next id."""
+        head = self._head()
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        return f"{head}{counter:04X}"
+
+    def take(self, count: int) -> list[str]:
+        """Return the next ids, all of one time."""
+        head = self._head()
+        start = self._counter
+        self._counter = (start + count) & 0xFFFF
+        return [f"{head}{number & 0xFFFF:04X}" for number in range(start, start + count)]
+
+    def _head(self) -> str:
+        """Return what precedes the counter in the ids of this moment."""
         now_ms = self._clock.now_ms()
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = month_start_ms(now_ms)
         since_ms = now_ms - self._month_start_ms
         if -_CLOCK_STEP_BACK_MS < since_ms < 0:
             since_ms = 0
-        counter = self._counter
-        self._counter = (counter + 1) & 0xFFFF
         # A clock set back by months still yields an id: only the low bits count.
-        since_ms = (since_ms + 0x80000000) % 0x100000000 - 0x80000000
-        return (self._prefix + _TAIL.pack(since_ms, counter)).hex().upper()
+        return f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}"
 
 
 def month_start_ms(now_ms: int) -> tuple[int, int]:
