@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
-from simulator.broker_cluster import BrokerCluster
+from simulator.broker_cluster import LAG_MS, BrokerCluster
 from simulator.cluster import Outcome
 from simulator.plan import SimulationPlan, plan_of, single_broker_plan
 
@@ -45,6 +45,27 @@ def test_no_invariant_is_broken_by_a_single_broker(seed: int) -> None:
 def test_a_single_leader_accepts_messages_when_its_disk_has_space_again() -> None:
     """A leader without peers stops its tick unless the disk is full."""
     run(single_broker_plan(27))
+
+
+def test_no_fault_begins_after_all_faults_were_healed() -> None:
+    """Members that should lose their tail are about to be stopped."""
+    cluster = BrokerCluster(QUIET)
+    cluster.begin()
+    cluster.start_workload()
+    cluster.nemesis.start()
+    cluster.advance(5000)
+    cluster.lose_tail()
+    cluster.advance(LAG_MS - 100)
+    cluster.settle()
+    assert cluster.crashes == 0 and all(host.starts == 1 for host in cluster.hosts.values())
+
+
+@pytest.mark.parametrize("seed", [75, 195])
+def test_the_checkers_of_a_single_broker_raise_no_false_alarm(seed: int) -> None:
+    """The clock is set back during a round of cleaning; an entry that was written in the moment of
+    a kill is still there after a blackout.
+    """
+    run(single_broker_plan(seed))
 
 
 def test_a_seed_replays_exactly() -> None:

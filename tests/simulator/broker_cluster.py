@@ -275,6 +275,9 @@ class BrokerCluster(Cluster[BrokerHost]):
         def stopped() -> None:
             self.log(f"{victim.name} has stopped")
             self.checker.ended(victim.name, power_lost=False, working=False)
+            if not self.nemesis.running:
+                self.start(victim)
+                return
             if not any(host.disk.flips for host in self.hosts.values()):
                 self.log(self._bit_rot.flip_last(victim) or "nothing to flip")
             for host in ended:
@@ -285,7 +288,9 @@ class BrokerCluster(Cluster[BrokerHost]):
             self.start(victim)
 
         def stop() -> None:
-            if victim.running is not None and not victim.stopping and not self.progress.calm:
+            if not self.nemesis.running or self.progress.calm:
+                return
+            if victim.running is not None and not victim.stopping:
                 self.log(f"{victim.name} stops")
                 victim.stop(stopped)
 

@@ -131,6 +131,13 @@ class BrokerHost(Host):
         if self.running.driver is not None:
             self.running.driver.start()
 
+    @property
+    def expiry_lag_ms(self) -> int:
+        """The time by which the clock may be behind that of a round of cleaning in progress, which
+        reads the clock when it starts.
+        """
+        return self.set_back_ms(CLEAN_MS + 2 * self.plan.pause_ms)
+
     def stop(self, then: Callable[[], None] = lambda: None) -> None:
         """Start an orderly shutdown; it is complete when ``then`` is called."""
         running = self.running

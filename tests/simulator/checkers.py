@@ -290,7 +290,8 @@ class ClassicChecker(BrokerChecker):
         removed, host.disk.removals = host.disk.removals, []
         for path, age_ms in removed:
             self.has_expired_files = True
-            if host.running is not None and age_ms < RESERVED_HOURS * HOUR_MS:
+            kept_ms = RESERVED_HOURS * HOUR_MS - host.expiry_lag_ms
+            if host.running is not None and age_ms < kept_ms:
                 raise InvariantViolationError(
                     f"{path} is removed {age_ms} ms after it was written to"
                 )

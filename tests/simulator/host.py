@@ -62,6 +62,9 @@ class Host(ABC):
     """The network as the running process sees it."""
 
     skew_ms: int = 0
+    _set_back: tuple[int, int] = (0, 0)
+    """By how much the clock was set back last, and when."""
+
     starts: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -82,6 +85,17 @@ class Host(ABC):
     def needs_restart(self) -> bool:
         """Whether the running process cannot recover from a disk fault."""
         return False
+
+    def jump_clock(self, jump_ms: int) -> None:
+        self.skew_ms += jump_ms
+        self._set_back = -jump_ms, self.timeline.now_ms
+        if self.life is not None:
+            self.life.skew_ms = self.skew_ms
+
+    def set_back_ms(self, within_ms: int) -> int:
+        """Return by how much the clock was set back in the last ``within_ms``."""
+        jump_ms, at_ms = self._set_back
+        return max(0, jump_ms) if self.timeline.now_ms <= at_ms + within_ms else 0
 
     @abstractmethod
     def start(self, *, force: bool = False) -> None:

@@ -214,6 +214,10 @@ class MemberView:
 
     def recovered(self) -> None:
         """Check the log and the queues again, now that the members are equal after a blackout."""
+        running = self.host.running
+        assert running is not None
+        # A member that was killed in the middle of an event may have had one more entry.
+        self._check_commits(running, self.committed)
         self.remembers = False
         known = self.invariants.committed[: self.committed + 1]
         for entry in self.entries[: len(known) - self.begin]:
@@ -436,7 +440,7 @@ class MemberView:
             if new and self._old_files():
                 raise InvariantViolationError(f"{path} is removed before older files")
             end = _first_offset(path) + self.host.plan.file_size
-            if age_ms >= _kept_ms(path):
+            if age_ms + self.host.expiry_lag_ms >= _kept_ms(path):
                 self.invariants.note_expired(end)
             elif end > self.invariants.expired_to:
                 raise InvariantViolationError(

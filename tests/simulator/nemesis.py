@@ -86,11 +86,12 @@ class Nemesis(Generic[HostT]):
     cluster: FaultTarget[HostT]
     plan: SimulationPlan
     rng: random.Random
-    _running: bool = False
+    running: bool = False
+    """Whether faults still happen."""
 
     def start(self) -> None:
         """Start to inject faults."""
-        self._running = True
+        self.running = True
         plan = self.plan
         for interval_ms, action in (
             (plan.crash_interval_ms, self._crash),
@@ -112,7 +113,7 @@ class Nemesis(Generic[HostT]):
 
     def stop(self) -> None:
         """Stop injecting faults."""
-        self._running = False
+        self.running = False
         for host in self.cluster.hosts.values():
             host.disk.crash_after = -1
 
@@ -124,14 +125,14 @@ class Nemesis(Generic[HostT]):
             if host.life is None and host.starts == life:
                 self.cluster.start(host)
 
-        self._after(self.plan.down_ms if self._running else 1, start)
+        self._after(self.plan.down_ms if self.running else 1, start)
 
     def _after(self, average_ms: int, action: Callable[[], None]) -> None:
         self.cluster.timeline.at(1 + int(self.rng.expovariate(1 / average_ms)), action)
 
     def _repeat(self, interval_ms: int, action: Callable[[], None]) -> None:
         def again() -> None:
-            if self._running:
+            if self.running:
                 action()
                 self._repeat(interval_ms, action)
 
@@ -198,7 +199,7 @@ class Nemesis(Generic[HostT]):
             self.cluster.log(f"blocked: {leader.name}-{other.name}")
 
     def _end_truce(self) -> None:
-        if self._running:
+        if self.running:
             self.cluster.progress.end()
             self.cluster.network.calm = frozenset()
             self.cluster.log("the truce ends")
@@ -239,7 +240,7 @@ class Nemesis(Generic[HostT]):
         self._recover(self.cluster.timeline.now_ms + RECOVERED_WITHIN_MS)
 
     def _recover(self, deadline_ms: int) -> None:
-        if not self._running:
+        if not self.running:
             return
         if self.cluster.has_recovered(late=self.cluster.timeline.now_ms >= deadline_ms):
             self._end_truce()
@@ -296,9 +297,7 @@ class Nemesis(Generic[HostT]):
 
     def _jump_clock(self) -> None:
         host = self.rng.choice(list(self.cluster.hosts.values()))
-        host.skew_ms += self.rng.choice(CLOCK_JUMPS_MS)
-        if host.life is not None:
-            host.life.skew_ms = host.skew_ms
+        host.jump_clock(self.rng.choice(CLOCK_JUMPS_MS))
         self.cluster.log(f"the clock of {host.name} jumps to {host.skew_ms:+} ms")
 
     def _break_disk(self) -> None:
