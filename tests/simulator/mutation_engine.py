@@ -39,6 +39,8 @@ class Mutation:
     name: str
     plant: Callable[[Patches], None]
     families: tuple[str, ...] = ("group",)
+    refuses: bool = False
+    """Whether the bug is that a broker refuses to start; otherwise that finds nothing."""
 
 
 MUTATIONS: dict[str, Mutation] = {}
@@ -73,11 +75,16 @@ def lonely_mutation(plant: Plant) -> Plant:
     return _register(plant, "lonely")
 
 
+def lonely_refusal_mutation(plant: Plant) -> Plant:
+    """Register a bug because of which single brokers refuse to start."""
+    return _register(plant, "lonely", refuses=True)
+
+
 def consensus_mutation(plant: Plant) -> Plant:
     """Register a bug that groups of both kinds find."""
     return _register(plant, "group", "nodes")
 
 
-def _register(plant: Plant, *families: str) -> Plant:
-    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families)
+def _register(plant: Plant, *families: str, refuses: bool = False) -> Plant:
+    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families, refuses)
     return plant

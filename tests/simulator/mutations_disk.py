@@ -14,9 +14,14 @@ from rmqpy.dledger.member import Member
 from rmqpy.dledger.state import UNKNOWN_VOTE, HardState
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.files.atomic import write_atomically
-from rmqpy.store.files.log_recovery import LogRecovery, WalkEnd
+from rmqpy.store.files.log_recovery import DurablePoint, LogRecovery, WalkEnd
 from rmqpy.store.ledger.member_state import MemberFiles
-from simulator.mutation_engine import Patches, group_mutation, lonely_mutation
+from simulator.mutation_engine import (
+    Patches,
+    group_mutation,
+    lonely_mutation,
+    lonely_refusal_mutation,
+)
 
 
 @group_mutation
@@ -68,6 +73,14 @@ def damaged_last_records_cut_off(patches: Patches) -> None:
         return found
 
     patches.replace(LogRecovery, "_judge_tail", judge_tail)
+
+
+@lonely_refusal_mutation
+def hole_after_the_last_sync_taken_for_damage(patches: Patches) -> None:
+    """A power failure keeps pages in any order, and so records after a hole that was promised to
+    nobody.
+    """
+    patches.replace(DurablePoint, "covers", lambda self, offset, timestamp_ms: True)
 
 
 @group_mutation

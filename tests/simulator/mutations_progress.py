@@ -8,13 +8,23 @@ from __future__ import annotations
 from rmqpy.dledger import election
 from rmqpy.dledger.election import Ballot, Election, Voter, VoteTally
 from rmqpy.dledger.follower import Follower
+from rmqpy.dledger.handshake import compare, decode_introduction
 from rmqpy.dledger.heartbeat import Heartbeat
 from rmqpy.dledger.node import Node
-from rmqpy.dledger.protocol.messages import PushEntryRequest, VoteResult
+from rmqpy.dledger.protocol.messages import (
+    HeartBeatRequest,
+    PushEntryRequest,
+    VoteResult,
+)
 from rmqpy.dledger.replication import PeerState, Progress, Replication
 from rmqpy.dledger.state import DiskState, Role
+from rmqpy.dledger.term_check import TermCheck
 from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.net.dledger.admission import PeerAdmission
+from rmqpy.net.dledger.handshakes import PeerHandshakes
+from rmqpy.net.dledger.peers import PeerTransport
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
 from simulator.mutation_engine import Patches, consensus_mutation, group_mutation
 
 REIGN_MS = 4000
@@ -144,3 +154,37 @@ def absurd_terms_believed(patches: Patches) -> None:
     """One vote in term 2^63-1 uses up the terms, also if only members are heard."""
     patches.replace(PeerAdmission, "admits", lambda self, channel: True)
     patches.replace(Node, "_is_implausible", lambda self, term: False)
+
+
+@group_mutation
+def larger_terms_believed(patches: Patches) -> None:
+    """A heartbeat in a slightly larger term ends a leadership, whoever sends it."""
+    original = patches.original(PeerTransport, "receive")
+
+    def receive(self: PeerTransport, channel: Channel, command: RemotingCommand) -> object:
+        is_stranger = not self.admission.admits(channel)
+        if is_stranger and command.code == HeartBeatRequest.CODE:
+            self.admission.admit(channel)
+        try:
+            return original(self, channel, command)
+        finally:
+            if is_stranger:
+                self.admission.closed(channel)
+
+    patches.replace(PeerTransport, "receive", receive)
+    patches.replace(TermCheck, "seen", lambda self, name, term: self.entered(term))
+
+
+@group_mutation
+def introductions_believed(patches: Patches) -> None:
+    """A member is judged by what somebody says in its name, not by what its address says."""
+    original = patches.original(PeerHandshakes, "receive")
+
+    def receive(self: PeerHandshakes, channel: Channel, command: RemotingCommand) -> None:
+        other = decode_introduction(command.body)
+        link = self.links.get(other.member)
+        if link is not None and compare(self.introduce(), other).refusals:
+            self._judge(link, other)
+        original(self, channel, command)
+
+    patches.replace(PeerHandshakes, "receive", receive)

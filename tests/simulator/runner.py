@@ -1,7 +1,8 @@
 """Runs of many seeds, in one or several processes, and the search for planted bugs.
 
 A seed fails with the first ``InvariantViolationError``, and with any other exception too. A planted
-bug counts as found only by an ``InvariantViolationError``.
+bug counts as found only by an ``InvariantViolationError``, and by a broker that refuses to start
+only if that is the bug.
 """
 
 from __future__ import annotations
@@ -124,12 +125,14 @@ class MutationResult:
 
 def find_mutation(name: str, seeds: Iterable[int], family: str = "group") -> MutationResult:
     """Run seeds with a planted bug until a checker finds it."""
-    others = 0
-    with planted(MUTATIONS[name]):
+    others, mutation = 0, MUTATIONS[name]
+    with planted(mutation):
         for seed in seeds:
             try:
                 _run_bounded(cluster_of(FAMILIES[family](seed)))
-            except StartRefusedError:
+            except StartRefusedError as refusal:
+                if mutation.refuses:
+                    return MutationResult(name, seed, str(refusal), others)
                 others += 1  # found by the broker, not by a checker
             except InvariantViolationError as violation:
                 return MutationResult(name, seed, str(violation), others)
