@@ -43,6 +43,7 @@ from rmqpy.client.consuming.process_queue import ProcessQueue
 from rmqpy.client.consuming.queue_locks import QueueLocks
 from rmqpy.client.consuming.rebalance import Strategy, allocate_averagely
 from rmqpy.client.consuming.send_back import SendBack
+from rmqpy.client.consuming.work_queue import WorkQueue
 from rmqpy.client.core.base_consumer import (
     SUBSCRIBE_ALL,
     Consumer,
@@ -168,7 +169,7 @@ class PushConsumer(Consumer):
         self._next_version = 0
         self._rebalance_due = asyncio.Event()
         self._rebalancing = asyncio.Lock()
-        self._work: asyncio.Queue[QueueConsumer] = asyncio.Queue()
+        self._work: WorkQueue[QueueConsumer] = WorkQueue()
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[asyncio.Task[None]] = []
         self._early_retries = EARLY_RETRIES_MAX

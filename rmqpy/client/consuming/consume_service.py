@@ -24,6 +24,7 @@ from attrs import define, field
 from rmqpy.client.consuming.call_deadlines import CallDeadlines
 from rmqpy.client.consuming.consumer_stats import ConsumerStats
 from rmqpy.client.consuming.process_queue import FlowControlLimits, ProcessQueue
+from rmqpy.client.consuming.work_queue import WorkQueue
 from rmqpy.client.core.base_consumer import PullOrder, PullResult, PullStatus
 from rmqpy.client.core.message import MessageExt
 from rmqpy.model.clock import Clock
@@ -123,23 +124,27 @@ class QueueConsumer:
     listener: Listener
     settings: ConsumeSettings
     deps: ConsumerContext
-    work: asyncio.Queue[QueueConsumer] | None
+    work: WorkQueue[QueueConsumer] | None
     """The queue from which the workers take their work; None in ordered consumption."""
 
     stored_offset: int | None = None
     """The offset that was committed last."""
 
     _running: int = 0
+    _paused: bool = False
+    """True while pulling waits for ``_has_room``."""
     _idle: asyncio.Event = field(factory=asyncio.Event)
     _has_room: asyncio.Event = field(factory=asyncio.Event)
     _has_messages: asyncio.Event = field(factory=asyncio.Event)
     _tasks: list[asyncio.Task[None]] = field(factory=list)
     _deadlines: CallDeadlines = field(init=False)
     _clock: Clock = field(init=False)
+    _rates: ConsumerStats = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._deadlines = CallDeadlines(self.settings.timeout_ms)
         self._clock = self.deps.clock
+        self._rates = self.deps.rates
 
     def start(self) -> None:
         """Start pulling and, in ordered consumption, consuming."""
@@ -199,8 +204,10 @@ class QueueConsumer:
 
     def _call_ended(self) -> None:
         self._running -= 1
-        self._idle.set()
-        self._has_room.set()
+        if self._paused:
+            self._has_room.set()
+        if self.process_queue.dropped:
+            self._idle.set()
 
     async def _send_all_back(self, messages: Sequence[MessageExt]) -> list[MessageExt]:
         """Return the messages that the broker took back; the others are consumed here again
@@ -231,7 +238,7 @@ class QueueConsumer:
         result = result or ConsumeResult.SUCCESS
         spent_ms = clock.monotonic_ms() - start_ms
         failed = len(messages) if result is ConsumeResult.RECONSUME_LATER else 0
-        self.deps.rates.consumed(self.queue.topic, len(messages), failed, spent_ms)
+        self._rates.consumed(self.queue.topic, len(messages), failed, spent_ms)
         return result
 
     # -- pulling
@@ -240,7 +247,9 @@ class QueueConsumer:
         while not self.process_queue.dropped:
             if self._must_pause():
                 self._has_room.clear()
+                self._paused = True
                 await self._has_room.wait()
+                self._paused = False
                 continue
             if not await self._pull_once():
                 await asyncio.sleep(self.settings.fault_pause_ms / 1000)
@@ -289,7 +298,7 @@ class QueueConsumer:
             return True
         added = process_queue.put(result.messages)
         process_queue.next_offset = result.next_begin_offset
-        self.deps.rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
+        self._rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
         self._notify_workers(added)
         return True
 
@@ -298,8 +307,8 @@ class QueueConsumer:
         if self.work is None:
             self._has_messages.set()
             return
-        for _ in range(-(-count // self.settings.batch_max)):
-            self.work.put_nowait(self)  # The flow control of the queues bounds the size.
+        # The flow control of the queues bounds the size.
+        self.work.put(self, -(-count // self.settings.batch_max))
 
     # -- in order
 
