@@ -16,7 +16,11 @@ from rmqpy.remoting.bodies.clients import (
     ProducerData,
     SubscriptionData,
 )
-from rmqpy.remoting.bodies.queues import LockBatchRequestBody, MessageQueue
+from rmqpy.remoting.bodies.queues import (
+    LockBatchRequestBody,
+    MessageQueue,
+    UnlockBatchRequestBody,
+)
 from rmqpy.remoting.bodies.topics import (
     DataVersion,
     RegisterBrokerBody,
@@ -32,6 +36,7 @@ from rmqpy.remoting.headers import (
     EndTransactionRequestHeader,
     GetConsumerListByGroupRequestHeader,
     GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
     GetRouteInfoRequestHeader,
     PullMessageRequestHeader,
     QueryConsumerOffsetRequestHeader,
@@ -71,6 +76,7 @@ HAS_SUBSCRIPTION: Final = 4
 PREPARED: Final = 4
 """The transaction bits of ``sysFlag`` of a half message."""
 COMMIT: Final = 8
+ROLLBACK: Final = 12
 NONE_MATCHES: Final = (ResponseCode.PULL_RETRY_IMMEDIATELY,)
 LONG_AGO_MS: Final = 0
 LONG_AHEAD_MS: Final = 1 << 42
@@ -290,8 +296,18 @@ def lock(stored: Stored) -> list[RemotingCommand]:
     return [RemotingCommand.request(RequestCode.LOCK_BATCH_MQ, None, body.encode())]
 
 
-def commits(stored: Stored) -> list[RemotingCommand]:
-    """Store half messages, and return the requests that commit them."""
+def unlock(stored: Stored) -> list[RemotingCommand]:
+    queues = [MessageQueue(TOPIC, stored.broker_name, number) for number in range(QUEUES)]
+    body = UnlockBatchRequestBody(GROUP, "127.0.0.1@1", queues)
+    return [RemotingCommand.request(RequestCode.UNLOCK_BATCH_MQ, None, body.encode())]
+
+
+def ends(what: int) -> Callable[[Stored], list[RemotingCommand]]:
+    """Return a ``build`` that stores half messages and returns the requests that end them."""
+    return lambda stored: _ends(stored, what)
+
+
+def _ends(stored: Stored, what: int) -> list[RemotingCommand]:
     with BlockingConnection(stored.address, timeout_s=60) as connection:
         halves = [half(number) for number in range(ONCE)]
         return [
@@ -301,7 +317,7 @@ def commits(stored: Stored) -> list[RemotingCommand]:
                     producer_group=GROUP,
                     tran_state_table_offset=int(answer.ext_fields["queueOffset"]),
                     commit_log_offset=int(answer.ext_fields["msgId"][16:32], 16),
-                    commit_or_rollback=COMMIT,
+                    commit_or_rollback=what,
                     msg_id=UNIQUE_KEY,
                     transaction_id=UNIQUE_KEY,
                 ),
@@ -372,7 +388,8 @@ BROKER_REQUESTS: Final = (
     Request("send-delayed-5s", lambda _: [send(properties="DELAY\x012\x02")]),
     Request("send-retry-topic", lambda _: [send(f"%RETRY%{GROUP}")]),
     Request("send-half", lambda _: [half(number) for number in range(QUEUES)]),
-    Request("commit", commits, once=True),
+    Request("commit", ends(COMMIT), once=True),
+    Request("rollback", ends(ROLLBACK), once=True),
     Request("send-back", send_back),
     Request("pull", lambda _: [pull(FILTERED, offset) for offset in FILTER_OFFSETS]),
     Request("pull-tag-1-of-100", pulls("t7")),
@@ -385,6 +402,7 @@ BROKER_REQUESTS: Final = (
     Request("query-unique-key", query(unique=True)),
     Request("view-by-id", view),
     Request("max-offset", one(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(**_QUEUE))),
+    Request("min-offset", one(RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(**_QUEUE))),
     Request(
         "update-offset",
         one(
@@ -402,6 +420,7 @@ BROKER_REQUESTS: Final = (
     Request("heartbeat-2", lambda _: [heartbeat(2)]),
     Request("heartbeat-50", lambda _: [heartbeat(50)]),
     Request("lock-4", lock),
+    Request("unlock-4", unlock),
     Request(
         "consumer-list",
         one(

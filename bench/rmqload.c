@@ -552,17 +552,20 @@ static void count_refusal(uint32_t code, const uint8_t *header, size_t size) {
 }
 
 static void handle_reply(struct connection *c, const uint8_t *frame, size_t size) {
-    uint32_t word = get32(frame + 4), code, opaque;
+    uint32_t word = get32(frame + 4), code, opaque, flag;
     size_t header_size = word & 0xFFFFFF;
     const uint8_t *header = frame + 8;
     if (header_size > size - 8) { unreadable++; return; }
     if (word >> 24 == 0) {
         if (!find_number(header, header_size, "\"code\":", &code) ||
-            !find_number(header, header_size, "\"opaque\":", &opaque)) { unreadable++; return; }
+            !find_number(header, header_size, "\"opaque\":", &opaque) ||
+            !find_number(header, header_size, "\"flag\":", &flag)) { unreadable++; return; }
     } else {
         code = (uint32_t)(header[0] << 8 | header[1]);
         opaque = get32(header + 5);
+        flag = get32(header + 9);
     }
+    if (!(flag & 1)) return; /* a request: a broker tells the members of a group about a new one */
     uint32_t slot = (opaque - OPAQUE_FIRST) & (SLOTS - 1);
     if (opaque < OPAQUE_FIRST || opaque >= OPAQUE_FIRST + OPAQUE_COUNT || !c->due[slot]) { unreadable++; return; }
     bool good = is_accepted(code);
