@@ -28,6 +28,7 @@ SOURCES = (
     "sql",
     "pull",
     "hold",
+    "offsets",
     "access",
     "sha1",
     "base64",

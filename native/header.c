@@ -1,4 +1,4 @@
-/* Reads the headers of sends, pulls, and requests for copies in both serialize types. Deliberately stricter than
+/* Reads the headers of all requests that C answers, in both serialize types. Deliberately stricter than
  * rmqpy/remoting/frame.py: Python reads whatever is rare or doubtful. */
 #include <string.h>
 #if defined(__SSE2__)
@@ -25,6 +25,7 @@ static const char *const PULL_NAMES[] = {
 static const char *const END_NAMES[] = {
     "producerGroup", "tranStateTableOffset", "commitLogOffset", "commitOrRollback", "msgId"
 };
+static const char *const OFFSET_NAMES[] = {"topic", "queueId", "consumerGroup", "commitOffset"};
 static const char *const RETURN_NAMES[] = {"offset", "group", "delayLevel", "maxReconsumeTimes"};
 
 static int find_name(const char *const *names, size_t count, const uint8_t *name, size_t length)
@@ -42,15 +43,24 @@ static int text_number(int32_t code, const uint8_t *name, size_t length)
     case 310:
     case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXT_COUNT ? name[0] - 'a' : -1;
     case 10: return find_name(SEND_NAMES, sizeof SEND_NAMES / sizeof *SEND_NAMES, name, length);
+    case 15:
+    case 30:
+    case 31: return find_name(OFFSET_NAMES, sizeof OFFSET_NAMES / sizeof *OFFSET_NAMES, name, length);
     case 36: return find_name(RETURN_NAMES, sizeof RETURN_NAMES / sizeof *RETURN_NAMES, name, length);
     case 37: return find_name(END_NAMES, sizeof END_NAMES / sizeof *END_NAMES, name, length);
     default: return find_name(PULL_NAMES, sizeof PULL_NAMES / sizeof *PULL_NAMES, name, length);
     }
 }
 
-static int is_fast_path_code(int64_t code)
+/* Return whether a request of this code may be the model of the next one. */
+static int may_be_model(int32_t code)
 {
-    return code == 310 || code == 320 || code == 10 || code == 11 || code == 36 || code == 37;
+    return code == 310 || code == 320 || code == 10 || code == 11;
+}
+
+static int is_fast_path_code(int32_t code)
+{
+    return may_be_model(code) || code == 36 || code == 37 || code == 15 || code == 30 || code == 31;
 }
 
 static void skip_blanks(cursor *in)
@@ -454,7 +464,7 @@ int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model)
         return read_binary(&in, request);
     if (!read_json(&in, request))
         return 0;
-    if (request->code != 36 && request->code != 37)
+    if (may_be_model(request->code))
         remember_model(&whole, model);
     return 1;
 }

@@ -43,9 +43,8 @@ typedef struct {
     int64_t next_offset;
 } page;
 
-static rmq_reader *find_reader(const rmq_core *core, const rmq_text *texts)
+rmq_reader *rmq_find_reader(const rmq_core *core, rmq_text group, rmq_text topic)
 {
-    const rmq_text group = texts[PULL_GROUP], topic = texts[PULL_TOPIC];
     uint8_t key[NAMES_MAX];
 
     if (group.at == NULL || topic.at == NULL || (size_t)group.length + topic.length + 1 > sizeof key)
@@ -311,10 +310,9 @@ static int64_t write_page(const rmq_core *core, const rmq_request *request, int 
     return at - out;
 }
 
-/* Record an offset commit; a reader's last commit to a queue wins. There is space for one more. */
-static void record_commit(rmq_core *core, const rmq_reader *reader, const int64_t *numbers)
+void rmq_record_commit(rmq_core *core, const rmq_reader *reader, int64_t queue_id, int64_t offset)
 {
-    const rmq_offset_commit commit = {reader - core->readers, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]};
+    const rmq_offset_commit commit = {reader - core->readers, queue_id, offset};
 
     for (int64_t i = core->commit_count - 1; i >= 0 && i >= core->commit_count - 8; i--)
         if (core->commits[i].reader == commit.reader && core->commits[i].queue_id == commit.queue_id) {
@@ -347,7 +345,7 @@ static int hold(rmq_core *core, int64_t peer, const rmq_reader *reader, const in
         return RMQ_NEEDS_PYTHON;
     core->queues[topic->queues[numbers[QUEUE_ID]]].state[RMQ_QUEUE_WATCHED] |= RMQ_WATCHED_BY_HOLD;
     if (commits)
-        record_commit(core, reader, numbers);
+        rmq_record_commit(core, reader, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]);
     core->answered++;
     core->misses++;
     return RMQ_OK;
@@ -365,7 +363,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice
         || !rmq_read_numbers(request->texts, RULES, NUMBER_COUNT, numbers)
         || (numbers[SYS_FLAG] & ~(FLAG_COMMIT | FLAG_SUSPEND | FLAG_SUBSCRIPTION)) != 0)
         return RMQ_NEEDS_PYTHON;
-    rmq_reader *const reader = find_reader(core, request->texts);
+    rmq_reader *const reader = rmq_find_reader(core, request->texts[PULL_GROUP], request->texts[PULL_TOPIC]);
     if (reader == NULL || numbers[QUEUE_ID] < 0 || numbers[QUEUE_ID] >= reader->read_queues
         || !choose_filter(core, request->texts, numbers, reader, &filter)
         || (is_first && !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts)))
@@ -409,7 +407,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice
     if (has_lost_bytes(&found))
         return RMQ_NEEDS_PYTHON;
     if (commits)
-        record_commit(core, reader, numbers);
+        rmq_record_commit(core, reader, numbers[QUEUE_ID], numbers[COMMIT_OFFSET]);
     core->answered += is_first;
     if (found.count == 0) {
         core->misses++;

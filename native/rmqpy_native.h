@@ -173,7 +173,7 @@ typedef struct {
     int32_t is_retry;        /* a retry topic; the fields below are those of its group */
     int32_t retry_times_max; /* a message that was retried this often becomes a dead letter */
     int32_t accepts_returns; /* C accepts messages that the group sends back */
-    int32_t reserved;
+    int32_t shows_offsets;   /* C answers requests for the first and the next offset of its queues */
 } rmq_topic;
 
 /* Cells of `state`, which is shared with rmqpy/store/queues/consume_queue.py. */
@@ -392,12 +392,16 @@ enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDE
 
 /* Replies, each with a JSON and then a binary header. A pull finds messages, misses (none of the
  * messages that it passed had its tags), or is at the end of its queue. A copy is the end of a
- * transaction, or a message that was sent back. */
+ * transaction, or a message that was sent back. An offset is the first or the next one of a queue. */
 enum rmq_kind {
     RMQ_SEND_JSON,
     RMQ_SEND_BINARY,
     RMQ_COPY_JSON,
     RMQ_COPY_BINARY,
+    RMQ_OFFSET_JSON,
+    RMQ_OFFSET_BINARY,
+    RMQ_COMMIT_JSON,
+    RMQ_COMMIT_BINARY,
     RMQ_PULL_JSON,
     RMQ_PULL_BINARY,
     RMQ_MISS_JSON,
@@ -426,7 +430,7 @@ typedef struct {
     int32_t ready[1024];
     int32_t ready_count, ready_next;
     int32_t ready_fd;     /* the epoll descriptor; -1: none */
-    rmq_reply replies[10]; /* by rmq_kind */
+    rmq_reply replies[14]; /* by rmq_kind */
     /* Topics, readers, and queues. */
     rmq_table topic_table, reader_table;
     rmq_topic *topics;
@@ -452,6 +456,8 @@ typedef struct {
     int32_t send_enabled, pull_enabled;
     int32_t allows_wait_false; /* replies to WAIT=false wait for the same watermarks as all others */
     int32_t copy_enabled;      /* clients may have stored messages copied */
+    int32_t offsets_enabled;   /* requests for offsets, and commits of them */
+    int32_t reserved;
     int64_t put_messages, put_bytes; /* since Python last collected them */
     int64_t answered;                /* requests, including one-way ones, since Python last collected them */
     uint8_t *scratch;
@@ -1127,6 +1133,8 @@ enum rmq_end_text { END_GROUP, END_QUEUE_OFFSET, END_OFFSET, END_KIND, END_MSG_I
 
 enum rmq_return_text { RETURN_OFFSET, RETURN_GROUP, RETURN_LEVEL, RETURN_TIMES_MAX };
 
+enum rmq_offset_text { OFFSET_TOPIC, OFFSET_QUEUE_ID, OFFSET_GROUP, OFFSET_COMMIT };
+
 /* Read the header of a frame into `model->request`. Returns 0 if Python must read it. A model
  * belongs to one buffer; its `begin` is NULL at first. */
 int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model);
@@ -1175,6 +1183,15 @@ int rmq_copy_message(rmq_core *core, int64_t peer, const rmq_request *request);
 /* Answer or hold a pull. `frame` is the one that contains it, or NULL if the pull was held before: then
  * it is not held again, commits nothing, and need not be signed. */
 int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice frame);
+
+/* Return the reader of this group and topic, or NULL. */
+rmq_reader *rmq_find_reader(const rmq_core *core, rmq_text group, rmq_text topic);
+
+/* Record an offset commit; a reader's last commit to a queue wins. There is space for one more. */
+void rmq_record_commit(rmq_core *core, const rmq_reader *reader, int64_t queue_id, int64_t offset);
+
+/* Answer a request for an offset of a queue, or store the offset that a consumer reports (offsets.c). */
+int rmq_answer_offset(rmq_core *core, int64_t peer, const rmq_request *request);
 
 typedef struct {
     int64_t peer;

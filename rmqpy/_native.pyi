@@ -32,7 +32,8 @@ class _Lib:
     RMQ_SEND_JSON: int
     RMQ_SEND_BINARY: int
     RMQ_COPY_JSON: int
-    RMQ_COPY_BINARY: int
+    RMQ_OFFSET_JSON: int
+    RMQ_COMMIT_JSON: int
     RMQ_PULL_JSON: int
     RMQ_PULL_BINARY: int
     RMQ_MISS_JSON: int

@@ -121,6 +121,9 @@ def make_seeds() -> Iterator[bytes]:
     for mode in (FEED, FEED_ENTRIES, FEED | SMALL):
         for step in (0, 7, 15):
             yield bytes([mode | step << 3]) + stream
+    stream = b"".join(_offset_requests())
+    for mode in (FEED, FEED | SMALL):
+        yield bytes([mode | 15 << 3]) + stream
     for mode, frame_size in ((FEED, 0), (FEED_ENTRIES, ENTRY_HEADER_SIZE), (FEED | SMALL, 0)):
         for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
             stream = b"".join(_copies(frame_size, serialize_type))
@@ -218,6 +221,17 @@ def _copies(offset: int, serialize_type: int) -> Iterator[bytes]:
             "l": "2",
         }
         yield _encode(310, number, retried, b"x" * 40, serialize_type)
+
+
+def _offset_requests() -> Iterator[bytes]:
+    """Yield requests for offsets, and commits of them."""
+    for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
+        for number, topic in enumerate(("fuzz", "TopicTest", "unknown") * 4):
+            queue = {"topic": topic, "queueId": str(number % 3)}
+            for code in (30, 31):
+                yield _encode(code, number, queue, b"", serialize_type)
+            commit = {**queue, "consumerGroup": "group", "commitOffset": str(number)}
+            yield _encode(15, number, commit, b"", serialize_type)
 
 
 def _signed_frames() -> Iterator[bytes]:

@@ -135,7 +135,7 @@ static void add_names(test_broker *broker)
         }
         core->topics[topic] = (rmq_topic){broker->cells[topic], broker->places[topic], QUEUES, QUEUES, 0,
                                           (int32_t)length, UINT64_C(1) << topic, (const uint8_t *)TOPIC_NAMES[topic],
-                                          topic == 2, 3, topic == 2, 0};
+                                          topic == 2, 3, topic == 2, topic != 2};
         core->readers[topic] = (rmq_reader){.topic = topic, .codes = broker->codes, .code_count = topic == 1,
                                             .subscribed = 1, .read_queues = QUEUES, .commits = 1,
                                             .accounts = UINT64_C(1) << topic,
@@ -212,7 +212,7 @@ static test_broker *new_broker(int dledger, int small)
     core->cluster_length = (int64_t)strlen(CLUSTER_NAME);
     core->store_ip_length = small ? 16 : 4;
     core->store_port = 10911;
-    core->send_enabled = core->pull_enabled = core->copy_enabled = 1;
+    core->send_enabled = core->pull_enabled = core->copy_enabled = core->offsets_enabled = 1;
     core->queues_complete = 1;
     core->delay_topic = 0;
     core->half_topic = 1;

@@ -1,8 +1,8 @@
 """The fast path: the C ``feed``, its memory, and the rules by which Python and C share that
 memory.
 
-C answers the frames of a receive buffer that are plain sends, pulls, and requests for copies of
-stored messages (ends of transactions, messages sent back), and hands back all others
+C answers the frames of a receive buffer that are plain sends, pulls, and requests for offsets or
+for copies of stored messages (ends of transactions, messages sent back), and hands back all others
 (docs/explanation/fast-path.md). The state stays in Python: records that C appends are in the log's
 own staging, queue offsets come from the store's own table, and units go into the consume queues'
 own files. C keeps nothing between two calls.
@@ -69,6 +69,14 @@ SCRATCH_BYTES: Final = 64 * 1024
 PEERS_FIRST: Final = 256
 COMMITS_MAX: Final = 1024
 RETURNED_MAX: Final = 256
+
+_OFFSETS: Final = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+    }
+)
 
 for _status in FeedStatus:
     assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
@@ -154,6 +162,9 @@ class FastPath:
         core.queues_complete = not self._store.dispatcher.is_rebuilding_queues
         core.send_enabled = self._has_templates and self._eligibility.may_handle_sends(now_ms)
         core.copy_enabled = self._has_templates and self._eligibility.may_copy_for_clients
+        core.offsets_enabled = (
+            self._has_templates and bool(core.queues_complete) and not self._eligibility.paused
+        )
         core.pull_enabled = (
             self._pulls and self._sources.identity.is_readable and not self._eligibility.paused
         )
@@ -291,6 +302,8 @@ class FastPath:
             elif command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
                 self._learn_log(command.ext_fields.get("offset", ""))
                 self._tables.learn_send_back(command.ext_fields.get("group", ""))
+            elif command.code in _OFFSETS:
+                self._learn_offset(command)
         self._share_cells()
 
     def make_room(self, status: int) -> None:
@@ -547,6 +560,18 @@ class FastPath:
             else:
                 start = entry.start + entry.sent
                 channel.unsent(bytes(self._out[start : entry.start + entry.length]))
+
+    def _learn_offset(self, command: RemotingCommand) -> None:
+        fields = command.ext_fields
+        queue_id, topic = fields.get("queueId", ""), fields.get("topic", "")
+        if not queue_id.isdecimal() or len(queue_id) > 5:
+            return
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            group = fields.get("consumerGroup", "")
+            if self._deps.offsets.queues(group, topic):
+                self._tables.learn_commit(group, topic)
+        else:
+            self._tables.learn_offsets(topic, int(queue_id))
 
     def _learn_log(self, offset: str) -> None:
         if offset.isdecimal() and len(offset) < 19:

@@ -1,4 +1,4 @@
-"""Templates of the replies to sends, pulls and requests for copies, cut from encoded frames.
+"""Templates of the replies of the fast path, cut from encoded frames.
 
 A reply is encoded once with marks in place of its numbers; the C core copies the pieces between the
 marks. The order of the fields, the region and the trace flag are therefore those of the encoder, in
@@ -18,8 +18,14 @@ from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.model.codes import GetMessageStatus, ResponseCode
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
+from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, encode_command
-from rmqpy.remoting.headers import PullMessageResponseHeader, SendMessageResponseHeader
+from rmqpy.remoting.headers import (
+    GetMaxOffsetResponseHeader,
+    PullMessageResponseHeader,
+    SendMessageResponseHeader,
+    UpdateConsumerOffsetResponseHeader,
+)
 
 HEADER_START: Final = LENGTH_BYTES + WORD_BYTES
 BINARY_OPAQUE: Final = 5
@@ -66,8 +72,11 @@ def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | N
     for kind, template in (
         (lib.RMQ_SEND_JSON, _send_template(identity, SERIALIZE_JSON)),
         (lib.RMQ_SEND_BINARY, _send_template(identity, SERIALIZE_ROCKETMQ)),
-        (lib.RMQ_COPY_JSON, _cut(RemotingCommand.response_to(_request(SERIALIZE_JSON)))),
-        (lib.RMQ_COPY_BINARY, _cut(RemotingCommand.response_to(_request(SERIALIZE_ROCKETMQ)))),
+        *_plain_templates(lib.RMQ_COPY_JSON, None),
+        *_plain_templates(
+            lib.RMQ_OFFSET_JSON, GetMaxOffsetResponseHeader(offset=_mark(ReplyField.NEXT_OFFSET))
+        ),
+        *_plain_templates(lib.RMQ_COMMIT_JSON, UpdateConsumerOffsetResponseHeader()),
         *_pull_templates(lib.RMQ_PULL_JSON, ResponseCode.SUCCESS, GetMessageStatus.FOUND),
         *_pull_templates(
             lib.RMQ_MISS_JSON,
@@ -97,6 +106,17 @@ def _send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplat
     return _cut(
         RemotingCommand.response_to(_request(serialize_type), ResponseCode.SUCCESS, header=header)
     )
+
+
+def _plain_templates(
+    json_kind: int, header: CommandHeader | None
+) -> tuple[tuple[int, ReplyTemplate], tuple[int, ReplyTemplate]]:
+    """Return the templates of a successful reply, by their numbers in ``core.replies``."""
+    json, binary = (
+        _cut(RemotingCommand.response_to(_request(serialize_type), header=header))
+        for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ)
+    )
+    return (json_kind, json), (json_kind + 1, binary)
 
 
 def _pull_templates(

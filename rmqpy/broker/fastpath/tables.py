@@ -210,7 +210,7 @@ class FastPathTables:
         for number in self._readers_of_topic.get(topic, ()):
             self._discard_reader(number)
         target = core.topics[slot.number]
-        target.send_queues = target.accepts_returns = 0
+        target.send_queues = target.accepts_returns = target.shows_offsets = 0
         count = self._queue_count(topic)
         if count != len(slot.queues):
             slot.resize(count)
@@ -285,6 +285,15 @@ class FastPathTables:
             return
         if settings.retry_queue_nums == 1 and self._learn_retry(topic, slot):
             self._core.topics[slot.number].accepts_returns = True
+
+    def learn_offsets(self, topic: str, queue_id: int) -> None:
+        """Learn a queue of which Python has shown an offset."""
+        if self._sources.topics.get(topic) is not None and self.learn_queue(topic, queue_id):
+            self._core.topics[self._topics[topic].number].shows_offsets = True
+
+    def learn_commit(self, group: str, topic: str) -> None:
+        """Learn a group of which Python has stored an offset in this topic."""
+        self._reader(group, topic)
 
     def learn_copies(self, topic: str, queue_id: int) -> None:
         """Learn a queue in which Python has stored a message of the broker itself."""
@@ -412,7 +421,7 @@ class FastPathTables:
         key = self._topic_names.add(name, slot.number)
         self._core.topics[slot.number] = (
             *(slot.cells, slot.queues, 0, count, 0, len(name), 0),
-            *(key, False, 0, False),
+            *(key, False, 0, False, False),
         )
         return slot
 

@@ -29,6 +29,7 @@ COMPARISONS = (
         "tests/broker/fastpath/test_copies.py",
         "tests/broker/fastpath/test_delivery.py",
         "tests/broker/fastpath/test_held_pulls.py",
+        "tests/broker/fastpath/test_offset_requests.py",
         "tests/broker/fastpath/test_sql_programs.py",
         "tests/broker/fastpath/test_sql_pulls.py",
         "tests/codec/test_packing.py",
