@@ -124,6 +124,7 @@ class RequestCode(IntEnum):
     RMQPY_QUEUE_ENDS = 71004
     RMQPY_FENCE = 71005
     RMQPY_CHANGE_ROLE = 71006
+    RMQPY_SWITCH = 71007
 
 
 class ResponseCode(IntEnum):

@@ -147,6 +147,10 @@ class HaServer:
 
     async def close(self) -> None:
         """Stop listening and disconnect all slaves, which then try to reconnect."""
+        self.stop("this broker is stopping")
+
+    def stop(self, reason: str) -> None:
+        """Stop listening and disconnect all slaves, for the given reason."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -155,7 +159,7 @@ class HaServer:
             self._timer = None
         for task in list(self._handshakes):
             task.cancel()
-        self.disconnect("this broker is stopping")
+        self.disconnect(reason)
 
     def disconnect(self, reason: str) -> None:
         """Disconnect all slaves, which then look for their master again."""

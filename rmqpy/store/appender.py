@@ -31,6 +31,7 @@ from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import QueueOffset
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.text import format_bytes
+from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.health import StoreHealth, Writer
 from rmqpy.store.queues.expired_ends import ExpiredQueueEnds
@@ -61,21 +62,25 @@ class MessageAppender:
     ) -> None:
         self._settings = context.settings
         self._clock = context.clock
-        self._log = parts.opened.log
-        self._entries = parts.opened.entries
         self._queues = parts.queues
         self._dispatcher = parts.dispatcher
         self._health = health
         self._silent_ends = silent_ends
         self.tails = TopicQueueTable(self._end_of)
-        classic = self._entries is None
-        self.appends_crc = classic and context.settings.enabled_append_prop_crc
-        """True if records carry the checksum of 5.x, which only Python writes."""
         self.blocking_leave = 0
         """The number of messages, since the start, that block the way back to a classic log."""
         self._write_ms = 0
         self._tails_known = False
+        self.use_log(parts.opened)
         self._learn_tails()
+
+    def use_log(self, opened: OpenedLog) -> None:
+        """Append to this log from now on."""
+        self._log = opened.log
+        self._entries = opened.entries
+        self.appends_crc = self._entries is None and self._settings.enabled_append_prop_crc
+        """True if records carry the checksum of 5.x, which only Python writes."""
+        self.forget_tails()
 
     def is_ready(self) -> bool:
         """Return whether the state of the store allows a put."""

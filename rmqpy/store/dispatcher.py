@@ -91,6 +91,10 @@ class Dispatcher:
         """Offer each range to ``accelerator`` first; None removes it."""
         self._accelerator = accelerator
 
+    def use_log(self, log: CommitLog) -> None:
+        """Continue at the same offsets in another log, which contains them."""
+        self._log = log
+
     def start(self, queue_cursor: int, index_cursor: int) -> None:
         """Set the cursors, but not to less than the start of the log."""
         low = self._log.min_offset

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 from attrs import define, evolve
 
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
+from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files.checkpoint import StoreCheckpoint, Times
 from rmqpy.store.files.paths import StorePaths
@@ -79,10 +79,7 @@ class FlushTracker:
         self._paths = paths
         self._health = health
         self._rebuilds = parts.rebuilds
-        classic = parts.opened.classic
-        self._segments = (
-            classic.segments if classic is not None and parts.opened.entries is None else None
-        )
+        self.use_log(parts.opened)
         self._taken_offset = parts.dispatcher.queue_cursor
         self.checkpoint_due_offset = self._taken_offset + UNSAVED_MAX
         """Once dispatch has reached this offset, a recovery would take long: flush the queues."""
@@ -92,8 +89,6 @@ class FlushTracker:
         """
         self._is_reset = False
         """True if the log was reset after the running flush was taken."""
-        self.log: Final[CommitLog] = parts.opened.log
-        """The log, whose watermarks show which replies wait for a flush."""
         self._queues = parts.queues
         self._queue_ends = EncodedQueueEnds()
         if self._segments is not None:
@@ -104,6 +99,15 @@ class FlushTracker:
         self._checkpoint = parts.checkpoint
         self._flush_times: deque[tuple[PhysicalOffset, int]] = deque(maxlen=FLUSHES_MAX)
         self._saved_times = parts.checkpoint.times
+
+    def use_log(self, opened: OpenedLog) -> None:
+        """Flush this log from now on. No flush of another log may be running."""
+        self.log: CommitLog = opened.log
+        """The log, whose watermarks show which replies wait for a flush."""
+        classic = opened.classic
+        self._segments = (
+            classic.segments if classic is not None and opened.entries is None else None
+        )
 
     def flush_task(self) -> FlushTask | None:
         """Return a task that makes the log durable, or None if it is durable.

@@ -16,7 +16,7 @@ a failed write nothing more is accepted (``health.writeable`` is false until a r
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
@@ -24,6 +24,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import is_system_topic
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.commitlog.opening import Stop
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.lost_pages import LostPagesError, LostRange
 from rmqpy.store.files.paths import StorePaths
@@ -34,6 +35,9 @@ from rmqpy.store.reader import QueueMessageReader
 from rmqpy.store.retention import RetentionCleaner
 from rmqpy.store.runtime_info import RuntimeInfo
 from rmqpy.store.startup import StoreContext, StoreParts, open_directory
+
+if TYPE_CHECKING:  # loaded only by a broker with a DLedger log
+    from rmqpy.store.ledger.classic_prefix import GrowingPrefix
 
 __all__ = ["MessageStore", "StoreContext", "open_store"]
 
@@ -55,7 +59,7 @@ class MessageStore:
         self._paths = StorePaths.from_settings(context.settings)
         self.opened: Final = parts.opened
         """The result of opening the directory, with the logs of a DLedger group."""
-        self.log: Final[CommitLog] = parts.opened.log
+        self.log: CommitLog = parts.opened.log
         """The commit log: classic, DLedger, or both joined."""
         self.queues: Final = parts.queues
         """The consume queues."""
@@ -152,6 +156,29 @@ class MessageStore:
             return True
 
     # Replication and roles
+
+    def join_dledger(self, settings: StoreSettings, prefix: GrowingPrefix) -> None:
+        """Seal the classic log and continue it with a DLedger log, as the first start with
+        ``settings`` would, while requests are served. ``prefix`` has read the classic log.
+
+        Queues, index and all offsets remain. Nothing may be staged, no flush may be running, and
+        the store must not accept messages. Raises OSError or StoreError; call it again, then.
+        """
+        from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
+
+        opened = self.opened
+        assert not self.health.writeable and not self.log.has_staged
+        if opened.dledger is None:
+            stop = Stop(clean=True, safe_timestamp_ms=0)
+            DLedgerOpening(self._files, settings, stop).join(opened, prefix.keep)
+        self.log = opened.log
+        self.dispatcher.use_log(opened.log)
+        self.reader.use_log(opened)
+        self.flush_tracker.use_log(opened)
+        self.retention.use_log(opened.log)
+        self.appender.use_log(opened)
+        self.change_settings(settings)
+        self.dispatch()
 
     def set_role(self, *, slave: bool) -> None:
         """Change the role. A new master continues the queue offsets of its consume queues."""

@@ -30,6 +30,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.health import StoreHealth, Writer
 from rmqpy.store.queues.table import QueueName
 from rmqpy.store.queues.unit_check import is_message, is_plausible_unit, unit_matches_record
@@ -95,8 +96,7 @@ class QueueMessageReader:
 
     def __init__(self, context: StoreContext, parts: StoreParts, health: StoreHealth) -> None:
         self._settings = context.settings
-        self._log: CommitLog = parts.opened.log
-        self._entries = parts.opened.entries
+        self.use_log(parts.opened)
         self._queues = parts.queues
         self._index = parts.index
         self._dispatcher = parts.dispatcher
@@ -104,6 +104,11 @@ class QueueMessageReader:
         self._health = health
         ratio = context.settings.access_message_in_memory_max_ratio
         self._memory_distance = context.memory_bytes * ratio // 100
+
+    def use_log(self, opened: OpenedLog) -> None:
+        """Read from this log from now on."""
+        self._log: CommitLog = opened.log
+        self._entries = opened.entries
 
     def change_settings(self, settings: StoreSettings) -> None:
         """Apply the limits of ``settings`` to the pages read from now on."""

@@ -123,6 +123,10 @@ class RetentionCleaner:
         """Remove expired files in the next rounds, whatever the hour (request 329)."""
         self._manual_rounds = MANUAL_ROUNDS
 
+    def use_log(self, log: CommitLog) -> None:
+        """Remove the expired files of this log from now on."""
+        self._log = log
+
     def check_disk(self, settings: StoreSettings) -> float:
         """Measure the used fractions of both disks and return the larger one. Puts are refused
         while a disk is nearly full.

@@ -18,6 +18,7 @@ from rmqpy.admin.commands import (
     offsets,
     promote,
     stats,
+    switch,
     topics,
     trace,
 )
@@ -39,6 +40,7 @@ _MODULES = (
     dledger,
     fence,
     promote,
+    switch,
 )
 
 COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)

@@ -1,5 +1,5 @@
 """The choice of the address that a broker listens on and of the one that it reports to clients.
-Pure: the host's addresses are arguments.
+Pure, except :func:`is_local`: the host's addresses are arguments.
 
 ================  ==========================================================================
 reported          ``brokerIP1``; absent: the address listened on (127.0.0.1 if that is all)
@@ -13,6 +13,7 @@ a name server is on another host, other hosts probably must connect, and ``warni
 from __future__ import annotations
 
 import ipaddress
+import socket
 from collections.abc import Collection, Sequence
 
 from attrs import define
@@ -92,3 +93,16 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_local(host: str, *, numeric: bool = True) -> bool:
+    """Return whether a socket can be bound to ``host``, which is so for this host's addresses."""
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST if numeric else 0
+        )
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True

@@ -18,6 +18,7 @@ from rmqpy.broker.replication.access import GroupAddresses
 from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.broker.replication.role import RoleChange
 from rmqpy.broker.replication.slave_discovery import SlaveDiscovery
+from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.ha.link import LinkSettings, ReconnectBackoff
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
@@ -46,6 +47,7 @@ class HaGroup:
     port: int
     role: ClassicRole
     addresses: GroupAddresses
+    replication: ReplicationStatus
 
     async def listen(self, host: str) -> None:
         """Open the replication port. Raises ConfigError if that fails."""
@@ -54,6 +56,12 @@ class HaGroup:
     def start(self) -> None:
         self.addresses.refresh()
         self.role.start()
+
+    def retire(self, reason: str) -> None:
+        """Disconnect the slaves and the master, and refuse changes of the role, for good."""
+        self.role.lock(reason)
+        self.server.stop(reason)
+        self.replication.serve(None)
 
     async def close(self) -> None:
         self.role.stop()
@@ -108,7 +116,9 @@ def build_ha_group(
         disconnect=server.disconnect,
     )
     broker.server.register_handlers(ChangeRoleProcessor(role, broker.settings).handlers())
-    return HaGroup(server, identity.listen_port + HA_PORT_DISTANCE, role, addresses)
+    return HaGroup(
+        server, identity.listen_port + HA_PORT_DISTANCE, role, addresses, broker.replication
+    )
 
 
 def _follower(

@@ -154,8 +154,8 @@ class Metrics:
     gate: SendGate
     replication: ReplicationStatus
     unsent: UnsentBytes
-    member_status: Callable[[], Mapping[str, object]] | None
-    """Returns the status of a member of a DLedger group; None outside of a group."""
+    member_status: Callable[[], Mapping[str, object]]
+    """Returns the status of a member of a DLedger group; empty outside of a group."""
 
     def text(self) -> str:
         """Return the page."""
@@ -291,7 +291,7 @@ class Metrics:
         """Yield rmqpy's own series: role, term, commit, lag, divided offset."""
         labels = {"broker": self.identity.name}
         role = "slave" if self.identity.is_slave else "master"
-        status = self.member_status() if self.member_status is not None else {}
+        status = self.member_status()
         if status:
             role = str(status["role"]).lower()
         yield "rmqpy_role", labels | {"role": role}, 1.0

@@ -15,16 +15,24 @@ import logging
 import os
 import random
 import resource
-import socket
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import define, evolve
+from attrs import define
 
-from rmqpy.broker.assembly.addresses import Addresses, AddressSettings, choose_addresses
+from rmqpy.broker.assembly.addresses import (
+    Addresses,
+    AddressSettings,
+    choose_addresses,
+    is_local,
+)
 from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
+from rmqpy.broker.assembly.switch.exchange import RunningBroker
+from rmqpy.broker.assembly.switch.journal import SwitchJournal
+from rmqpy.broker.assembly.switch.live import LiveSwitch
+from rmqpy.broker.assembly.switch.local import SwitchDependencies
+from rmqpy.broker.assembly.switch.requests import JoinedMember, complete_switch
 from rmqpy.broker.assembly.wiring import (
     Broker,
     BrokerDependencies,
@@ -33,7 +41,6 @@ from rmqpy.broker.assembly.wiring import (
     install_fast_path,
 )
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.replication.access import GroupAddresses
 from rmqpy.codec import backend
 from rmqpy.config.loading import BrokerConfiguration, LoadedConfiguration
 from rmqpy.config.security import parse_credentials
@@ -41,9 +48,9 @@ from rmqpy.model.errors import ConfigError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
-from rmqpy.net.server.server import ListenerSecurity, RemotingServer, allow_all
+from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.server.stall_detector import StallDetector
-from rmqpy.net.tls import Tls, tls_of
+from rmqpy.net.tls import tls_of
 from rmqpy.net.unsent import UnsentBytes
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
@@ -51,14 +58,8 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
+    from rmqpy.broker.assembly.group_member import GroupMember
     from rmqpy.broker.assembly.metrics import MetricsPage
-    from rmqpy.net.dledger.driver import DLedgerDriver
-
-PUSHES_WAITING_MAX = 64 * 1024 * 1024
-"""The limit on the bytes that wait to be sent to one member of the group."""
-
-PUSH_BYTES = 768 * 1024
-"""The read buffer of the peers' port: the frame of a full push fits and is read in one piece."""
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,9 @@ class BrokerRuntime:
         runs after an error.
         """
         assert self._running is None
-        configuration = self._configuration
+        files = OsFileSystem()
+        journal = SwitchJournal(files, self._configuration.store.store_path_root_dir)
+        self._configuration = configuration = journal.configuration(self._configuration)
         if backend.implementation != "c":
             logger.warning(
                 "the C core is not available (%s): every request is handled in Python, which is"
@@ -142,14 +145,14 @@ class BrokerRuntime:
         store = open_store(
             StoreContext(
                 configuration.store,
-                OsFileSystem(),
+                files,
                 self._scheduler,
                 physical_memory_bytes(),
                 self._force_truncate,
             )
         )
         try:
-            self._running = await self._start_parts(store, addresses)
+            self._running = await self._start_parts(store, addresses, journal)
         except BaseException:
             store.shutdown()
             raise
@@ -159,6 +162,8 @@ class BrokerRuntime:
         if self._running is None:
             return
         parts, self._running = self._running, None
+        if parts.switch is not None:
+            await parts.switch.stop()
         if parts.member is not None:
             parts.member.driver.stop()
         if parts.group is not None:
@@ -175,7 +180,9 @@ class BrokerRuntime:
         assert self._running is not None, "the broker does not run"
         return self._running
 
-    async def _start_parts(self, store: MessageStore, addresses: Addresses) -> _Running:
+    async def _start_parts(
+        self, store: MessageStore, addresses: Addresses, journal: SwitchJournal
+    ) -> _Running:
         configuration = self._configuration
         for note in store.opened.notes:
             logger.info("%s", note)
@@ -207,12 +214,36 @@ class BrokerRuntime:
         watch = StallDetector()
         for server in (main, fast):
             server.set_overload_filter(broker.fast_failure, watch)
-        member = _member(broker, store, self._scheduler, tls)
         unsent = UnsentBytes()
-        for server in (main, fast) if member is None else (main, fast, member.server):
+        for server in (main, fast):
             server.turns.unsent = unsent
-        page = _metrics_page(broker, member, unsent)
-        running = _Running(store, broker, network, (main, fast), member, group, page)
+
+        def make_member(configuration: BrokerConfiguration) -> GroupMember:
+            # Only a broker with a DLedger log imports the modules that it needs.
+            from rmqpy.broker.assembly.group_member import GroupMember
+
+            return GroupMember(configuration, self._scheduler, tls, unsent)
+
+        running = _Running(store, broker, network, (main, fast), group)
+        running.page = _metrics_page(broker, running.member_status, unsent)
+        if group is None:
+            running.member = make_member(configuration)
+            running.member.join(broker, store)
+            broker.server.register_handlers(JoinedMember(journal).handlers())
+            complete_switch(broker, journal)
+        else:
+            running.switch = LiveSwitch(
+                SwitchDependencies(
+                    running=RunningBroker(broker, store, group),
+                    scheduler=self._scheduler,
+                    network=network,
+                    journal=journal,
+                    bind=addresses.bind,
+                    make_member=make_member,
+                    joined=running.joined,
+                )
+            )
+            broker.server.register_handlers(running.switch.handlers())
         try:
             await running.open_sockets(configuration, addresses)
         except BaseException:
@@ -221,6 +252,8 @@ class BrokerRuntime:
         broker.start()
         if running.member is not None:
             running.member.driver.start()
+        if running.switch is not None:
+            running.switch.resume(journal.read())
         if group is not None:
             group.start()
         logger.info(
@@ -238,7 +271,7 @@ class BrokerRuntime:
 
 
 def _metrics_page(
-    broker: Broker, member: _GroupMember | None, unsent: UnsentBytes
+    broker: Broker, member_status: Callable[[], Mapping[str, object]], unsent: UnsentBytes
 ) -> MetricsPage | None:
     if broker.identity.configuration.remoting.metrics_listen_address is None:
         return None
@@ -249,7 +282,7 @@ def _metrics_page(
             f"metricsListenAddress is set, and {error.name} is not installed:"
             " pip install 'rmqpy[metrics]'"
         ) from None
-    return MetricsPage(build_metrics(broker, unsent, None if member is None else member.status))
+    return MetricsPage(build_metrics(broker, unsent, member_status))
 
 
 def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
@@ -258,23 +291,32 @@ def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> 
     return SettingsFile(DeferredFileWriter(loaded.path, OsFileSystem(), scheduler), loaded.unknown)
 
 
-@define(slots=True, frozen=True, eq=False, repr=False)
+@define(slots=True, eq=False, repr=False)
 class _Running:
     store: MessageStore
     broker: Broker
     network: RemotingClient
     servers: tuple[RemotingServer, RemotingServer]
     """The servers of the main port and of the fast port."""
-    member: _GroupMember | None
     group: HaGroup | None
-    page: MetricsPage | None
+    member: GroupMember | None = None
+    page: MetricsPage | None = None
+    switch: LiveSwitch | None = None
+
+    def member_status(self) -> Mapping[str, object]:
+        """Return the status of a member of a DLedger group; empty outside of a group."""
+        return {} if self.member is None else self.member.status()
+
+    def joined(self, member: GroupMember) -> None:
+        """Record that the broker has become a member."""
+        self.member = member
 
     async def open_sockets(self, configuration: BrokerConfiguration, addresses: Addresses) -> None:
         main, fast = self.servers
         await main.listen(addresses.bind, self.broker.identity.listen_port)
         await fast.listen(addresses.bind, self.broker.identity.fast_port)
         if self.member is not None:
-            await self.member.listen(configuration, addresses.bind)
+            await self.member.listen(addresses.bind)
         if self.group is not None:
             await self.group.listen(_replication_host(configuration, addresses))
         if self.page is not None:
@@ -290,29 +332,7 @@ class _Running:
             await server.close()
         await self.network.close()
         if self.member is not None:
-            await self.member.server.close()
-            await self.member.network.close()
-
-
-@define(slots=True, frozen=True, eq=False, repr=False)
-class _GroupMember:
-    """A member of a DLedger group: the peers' port, and the connections to the others."""
-
-    driver: DLedgerDriver
-    network: RemotingClient
-    server: RemotingServer
-    status: Callable[[], Mapping[str, object]]
-
-    async def listen(self, configuration: BrokerConfiguration, bind: str) -> None:
-        """Listen on the member's own address in ``dLegerPeers``, or on the address of the other
-        ports if ``bindAddress`` is set or the member's address does not belong to this host.
-        """
-        settings = configuration.store
-        members = settings.dledger_members
-        (own,) = (peer for peer in members if peer.peer_id == settings.dledger_self_id)
-        if not configuration.remoting.bind_address and _is_local(own.host, numeric=False):
-            bind = own.host
-        await self.server.listen(bind, own.port, "dLegerPeers (on every member)")
+            await self.member.close()
 
 
 def _main_server(
@@ -337,56 +357,6 @@ def _main_server(
     return FastServer(broker.server, scheduler, limits, feed, security, patient=True)
 
 
-def _member(
-    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, tls: Tls
-) -> _GroupMember | None:
-    """Return the DLedger side of the broker with its sockets, or None without a DLedger log. Only
-    brokers with such a log import the modules that it needs.
-    """
-    if store.opened.dledger is None:
-        return None
-    from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
-    from rmqpy.broker.replication.group_secret import group_secret
-    from rmqpy.broker.replication.group_status import status_of
-    from rmqpy.net.dledger.admission import PeerAdmission
-
-    # The pushes of one turn to a follower that lags may be large.
-    limits = ConnectionLimits(high_water=PUSHES_WAITING_MAX)
-    network = RemotingClient(scheduler, ClientLimits(connection=limits), tls=tls.client)
-    configuration = broker.identity.configuration
-    addresses = GroupAddresses.from_settings(
-        configuration.security,
-        scheduler,
-        "it speaks for no member",
-        [peer.host for peer in configuration.store.dledger_members],
-    )
-    admission = PeerAdmission(addresses.knows, group_secret(configuration.store))
-    deps = DLedgerDependencies(
-        scheduler=scheduler,
-        network=network,
-        rng=random.SystemRandom().randrange,
-        serves_client=addresses.knows if configuration.broker.acl_enable else allow_all,
-        admission=admission,
-        is_open=network.is_open,
-    )
-    driver = start_dledger_member(broker, store, deps)
-    if driver is None:
-        return None
-    broker.replication.register_report(addresses.runtime_info)
-    broker.replication.register_report(admission.runtime_info)
-    server = RemotingServer(
-        driver,
-        scheduler,
-        evolve(
-            ConnectionLimits.from_settings(configuration.remoting),
-            read_bytes=PUSH_BYTES,
-            turn_bytes=4 * PUSH_BYTES,
-        ),
-        ListenerSecurity(tls.server, addresses.allows),
-    )
-    return _GroupMember(driver, network, server, partial(status_of, driver))
-
-
 def _addresses(configuration: BrokerConfiguration) -> Addresses:
     name_servers = configuration.broker.name_servers
     broker_ip1 = configuration.broker.broker_ip1
@@ -397,7 +367,7 @@ def _addresses(configuration: BrokerConfiguration) -> Addresses:
             broker_ip1=broker_ip1,
             bind_address=configuration.remoting.bind_address,
             name_servers=name_servers,
-            local_addresses={host for host in candidates if _is_local(host)},
+            local_addresses={host for host in candidates if is_local(host)},
         )
     )
 
@@ -407,22 +377,9 @@ def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) 
     of this host and ``bindAddress`` is not set; otherwise that of the other ports.
     """
     broker_ip2 = configuration.broker.broker_ip2
-    if broker_ip2 and not configuration.remoting.bind_address and _is_local(broker_ip2):
+    if broker_ip2 and not configuration.remoting.bind_address and is_local(broker_ip2):
         return broker_ip2
     return addresses.bind
-
-
-def _is_local(host: str, *, numeric: bool = True) -> bool:
-    """Return whether a socket can be bound to ``host``, which is so for this host's addresses."""
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            host, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST if numeric else 0
-        )
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
-    except OSError:
-        return False
-    return True
 
 
 def _freeze_gc() -> None:

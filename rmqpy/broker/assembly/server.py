@@ -23,6 +23,7 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import AdminTimeBudget, PeriodicWork
 from rmqpy.broker.base.store_api import Handler, HandlerTable
 from rmqpy.broker.processors.fast_failure import (
+    PUTS,
     RESTRICTED,
     reject_if_unavailable,
 )
@@ -47,6 +48,15 @@ WRITE_AT: Final = 256 * 1024
 """The size of collected replies, in bytes, at which they are written before the remaining requests
 of a read are answered.
 """
+WRITES: Final = PUTS | {
+    RequestCode.END_TRANSACTION,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+}
+"""The codes of requests that write messages."""
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+HELD_REQUEST_BYTES: Final = 1024
+"""The limit on the requests that are held, and what one of them counts in addition to its body."""
 _PULLS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 logger = logging.getLogger(__name__)
@@ -60,6 +70,25 @@ class FastPathReplies(Protocol):
 
     def flush_replies(self) -> None:
         """Send the replies that may leave after the commit."""
+
+    def use_log(self) -> None:
+        """Use the log that the store has now."""
+
+
+@define(slots=True, eq=False, repr=False)
+class HeldWrites:
+    """The requests that write messages and wait, because the log is being exchanged."""
+
+    requests: list[tuple[Channel, RemotingCommand]] = field(factory=list)
+    _bytes: int = 0
+
+    def take(self, channel: Channel, request: RemotingCommand) -> bool:
+        """Hold a request. Return False if it writes nothing, or too many requests wait."""
+        if request.code not in WRITES or self._bytes > HELD_BYTES_MAX:
+            return False
+        self._bytes += len(request.body) + HELD_REQUEST_BYTES
+        self.requests.append((channel, request))
+        return True
 
 
 class RequestCheck(Protocol):
@@ -92,6 +121,7 @@ class BrokerServer:
     _failures: StoreFailureHandler
     _budget: AdminTimeBudget = field(init=False)
     _fast_path: FastPathReplies | None = field(default=None, init=False)
+    _held: HeldWrites | None = field(default=None, init=False)
     turn_number: int = field(default=0, init=False)
     """The number of turns that have ended."""
     _turning: bool = field(default=False, init=False)
@@ -105,6 +135,33 @@ class BrokerServer:
     def install_fast_path(self, fast_path: FastPathReplies) -> None:
         """Send the replies of ``fast_path`` at the end of each turn."""
         self._fast_path = fast_path
+
+    def use_log(self) -> None:
+        """Use the log that the store has now. Nothing may be staged."""
+        if self._fast_path is not None:
+            self._fast_path.use_log()
+        self.watch_log()
+
+    def watch_log(self) -> None:
+        """Dispatch when a watermark of the log grows outside of a turn."""
+        for mark in self._store.log.acknowledged(True):
+            mark.subscribe(self.log_grown)
+
+    def hold_writes(self) -> None:
+        """Hold the requests that write messages until :meth:`release_writes`."""
+        if self._held is None:
+            self._held = HeldWrites()
+
+    def release_writes(self) -> None:
+        """Answer the requests that were held, in their order."""
+        held, self._held = self._held, None
+        if held is not None and held.requests:
+            self.run_in_turn(lambda: self._answer_held(held))
+
+    def _answer_held(self, held: HeldWrites) -> None:
+        for channel, request in held.requests:
+            if not channel.closed:
+                self.handle(channel, (request,))
 
     def register_handlers(self, handlers: HandlerTable) -> None:
         """Answer further request codes."""
@@ -129,6 +186,8 @@ class BrokerServer:
             ):
                 rest = commands[number:]
                 break
+            if self._held is not None and self._held.take(channel, command):
+                continue
             handler = self._handlers.get(command.code)
             if handler is None:
                 response = encode_command(not_supported(command))

@@ -154,8 +154,7 @@ class Broker:
     def start(self) -> None:
         """Start the periodic work and register. The ports may be open before or after."""
         self.store.dispatcher.subscribe(self.hold.notify_message_arriving)
-        for mark in self.store.log.acknowledged(True):
-            mark.subscribe(self.server.log_grown)
+        self.server.watch_log()
         self._start_periodic_work()
         self.item_statistics.start()
         self._catch_up_index()
@@ -267,7 +266,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     )
 
     internal_messages = InternalMessageWriter(store.appender, scheduler, statistics)
-    fence = WriteFence(store.log, store.health, gate, internal_messages, scheduler)
+    fence = WriteFence(lambda: store.log, store.health, gate, internal_messages, scheduler)
     failures = StoreFailureHandler(store.health, gate, internal_messages, store.note_lost_pages)
 
     def flush_period_ms() -> int:
@@ -379,7 +378,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         **delay_offsets.handlers(),
         **send_back.handlers(),
         **transactions.handlers(),
-        **LogCompareProcessor(store.log).handlers(),
+        **LogCompareProcessor(lambda: store.log).handlers(),
         **replies.handlers(),
     }
 
@@ -576,10 +575,10 @@ def _ack_timeouts(configuration: BrokerConfiguration) -> dict[str, AckTimeout]:
 def build_metrics(
     broker: Broker,
     unsent: UnsentBytes,
-    member_status: Callable[[], Mapping[str, object]] | None,
+    member_status: Callable[[], Mapping[str, object]],
 ) -> Metrics:
     """Return the metrics of ``broker``, whose servers share ``unsent``. ``member_status`` returns
-    the status of a group member.
+    the status of a group member, and nothing outside of a group.
 
     Raises ModuleNotFoundError without aiohttp.
     """

@@ -101,7 +101,6 @@ class FastPathEligibility:
         """The numbers of changes of topics, groups, members, and filters that were reported."""
         self._sends_from_ms = _NEVER_MS
         self._needs_slaves = False
-        self._appends_crc = sources.store.appender.appends_crc
         self.marks: Sequence[Watermark] = ()
         """The watermarks that the reply to a send waits for."""
         self.paused = False
@@ -171,7 +170,7 @@ class FastPathEligibility:
             now_ms >= self._sends_from_ms
             and not self.paused
             and not (self._needs_slaves and deps.replication.not_enough_replicas)
-            and not self._appends_crc
+            and not store.appender.appends_crc
             and store.appender.is_ready()
             and deps.gate.has_room(REPLIES_AT_ONCE)
         )
@@ -192,7 +191,8 @@ class FastPathEligibility:
     def may_copy(self) -> bool:
         """Whether copies of stored messages can be stored now."""
         store = self._sources.store
-        return not self._appends_crc and store.health.is_healthy and store.appender.is_ready()
+        appender = store.appender
+        return not appender.appends_crc and store.health.is_healthy and appender.is_ready()
 
     @property
     def acknowledged_offset(self) -> int:

@@ -108,10 +108,24 @@ class FastPath:
         self._accounts = FastPathAccounts(self.core, sources.access)
         self._hold = FastPathHold(self.core, deps.hold, deps.clock, self)
         deps.hold.install_accelerator(self._hold)
-        log = sources.store.log
-        dledger = sources.store.opened.dledger
-        self._dledger = dledger
         self._proposer: Proposer | None = None
+        self.ready = EpollSet(self.core, self.flush_replies_early) if CAN_WATCH else None
+        self._cells: array[int] | None = None
+        self._take_log()
+        self._dispatch = FastPathDispatcher(self.core, self._tables, sources.store)
+        self.refresh()
+
+    def use_log(self) -> None:
+        """Append to, and read from, the log that the store has now. Nothing may be staged."""
+        self.flush_replies()
+        self._take_log()
+        self._tables.use_log()
+        self.needs_refresh = True
+
+    def _take_log(self) -> None:
+        log = self._store.log
+        dledger = self._store.opened.dledger
+        self._dledger = dledger
         self._grants = -1
         """The number of the grant under which C may append entries, given by
         ``_proposer``.
@@ -132,14 +146,10 @@ class FastPath:
             receive_ready = lib.rmq_receive_ready
             self._feed = lib.rmq_feed
             self.core.file_size = log.segments.file_size
-        self.ready = (
-            EpollSet(self.core, receive_ready, self.flush_replies_early) if CAN_WATCH else None
-        )
+        if self.ready is not None:
+            self.ready.receive = receive_ready
         self.core.dledger = dledger is not None
-        self._cells: array[int] | None = None
         self._staging_generation = -1
-        self._dispatch = FastPathDispatcher(self.core, self._tables, sources.store)
-        self.refresh()
 
     # Turns
 

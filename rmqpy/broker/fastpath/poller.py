@@ -21,18 +21,17 @@ CAN_WATCH: Final = sys.platform == "linux"
 
 class EpollSet:
     """The epoll set of the C core. ``receive`` is ``rmq_receive_ready``, wrapped as the log
-    requires.
+    requires; its owner sets it.
     """
 
     def __init__(
         self,
         core: Cdata,
-        receive: Callable[[Cdata, bool], int],
         flush_replies_early: Callable[[], bool],
     ) -> None:
         self._core = core
         core.ready_fd = -1
-        self.receive = receive
+        self.receive: Callable[[Cdata, bool], int]
         self.flush_replies_early = flush_replies_early
 
     @property

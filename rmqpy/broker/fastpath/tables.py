@@ -144,8 +144,7 @@ class FastPathTables:
         self._sources = sources
         self._watched: set[QueueName] = set()
         self._alive: list[Cdata] = []
-        self._log_files = [CFiles(segments) for segments in sources.store.log.rows]
-        assert len(self._log_files) <= LOG_ROWS
+        self.use_log()
         for name, kind, count in (
             ("topics", "rmq_topic", TOPICS_MAX),
             ("readers", "rmq_reader", READERS_MAX),
@@ -161,6 +160,11 @@ class FastPathTables:
         core.delays = delays
         core.delay_count = len(delays_ms)
         self.clear()
+
+    def use_log(self) -> None:
+        """Read the files of the log that the store has now."""
+        self._log_files = [CFiles(segments) for segments in self._sources.store.log.rows]
+        assert len(self._log_files) <= LOG_ROWS
 
     def clear(self) -> None:
         """Discard all entries, because a table from which they were derived has changed."""

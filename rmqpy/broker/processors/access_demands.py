@@ -102,6 +102,7 @@ ADMINISTRATION: Final = (
     RequestCode.RMQPY_DLEDGER_STATUS,
     RequestCode.RMQPY_FENCE,
     RequestCode.RMQPY_CHANGE_ROLE,
+    RequestCode.RMQPY_SWITCH,
 )
 """Codes for settings, tables, and the data of other clients: for administrators."""
 

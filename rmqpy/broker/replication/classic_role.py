@@ -59,11 +59,23 @@ class ClassicRole:
     follower: MasterFollower | None = field(default=None, init=False)
     """The follower of a slave; None before the broker is a slave for the first time."""
     _changing: bool = field(default=False, init=False)
+    _locked: str = field(default="", init=False)
+    """The reason why the broker neither follows a master nor changes its role, or empty."""
 
     def start(self) -> None:
-        """Follow the master if the broker starts as a slave."""
-        if self.identity.is_slave:
+        """Follow the master if the broker is a slave."""
+        if self.identity.is_slave and not self._locked:
             self._follow()
+
+    def lock(self, reason: str) -> None:
+        """Follow no master and change no role, because of ``reason``, until :meth:`unlock`."""
+        self._locked = reason
+        self.stop()
+
+    def unlock(self) -> None:
+        """Follow the master again, as a slave."""
+        self._locked = ""
+        self.start()
 
     def stop(self) -> None:
         if self.follower is not None:
@@ -127,6 +139,8 @@ class ClassicRole:
         self.follower.start()
 
     def _check_end(self, end: PhysicalOffset, *, exact: bool = True) -> None:
+        if self._locked:
+            raise _refused(self._locked)
         if self._changing:
             raise _refused("another change of role is in progress; repeat the request later")
         if exact and self.log_end() != end:

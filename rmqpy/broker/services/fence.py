@@ -16,6 +16,7 @@ broker that was restarted is open.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from attrs import define, field
@@ -30,6 +31,7 @@ SECONDS_MAX: Final = 3600
 """The longest time for which a broker can be fenced."""
 
 REASON: Final = "the broker is fenced by an administrator (rmqpy admin fence --lift opens it)"
+FROZEN: Final = "the broker becomes a member of a DLedger group"
 
 logger = logging.getLogger(__name__)
 
@@ -61,36 +63,42 @@ class FenceState:
 class WriteFence:
     """The fence of one broker."""
 
-    _log: CommitLog
+    _current_log: Callable[[], CommitLog]
     _health: StoreHealth
     _gate: SendGate
     _messages: InternalMessageWriter
     _scheduler: Scheduler
     _timer: Timer | None = field(default=None, init=False)
     _deadline_ms: int = field(default=0, init=False)
+    _frozen: bool = field(default=False, init=False)
 
     def close(self, seconds: int) -> None:
         """Accept and write no messages for ``seconds`` from now, 1 to ``SECONDS_MAX``."""
         assert 0 < seconds <= SECONDS_MAX, seconds
         self._cancel()
-        self._set(REASON)
         self._deadline_ms = self._scheduler.monotonic_ms() + seconds * 1000
         self._timer = self._scheduler.call_later(seconds * 1000, self._expire)
+        self._update()
         logger.warning("fenced for %d s: no messages are accepted or written", seconds)
 
     def open(self) -> None:
         """Accept messages again. Has no effect on an open broker."""
         if self._timer is not None:
             self._cancel()
-            self._set(None)
+            self._update()
             logger.warning("the fence was lifted")
+
+    def freeze(self, frozen: bool) -> None:
+        """Accept and write no messages while ``frozen``, whatever else opens the fence."""
+        self._frozen = frozen
+        self._update()
 
     def state(self) -> FenceState:
         """Return the state of the fence and the end of the log."""
         remaining_ms = 0
         if self._timer is not None:
             remaining_ms = max(1, self._deadline_ms - self._scheduler.monotonic_ms())
-        log = self._log
+        log = self._current_log()
         waiting = self._gate.waiting + self._messages.waiting
         return FenceState(remaining_ms, waiting, log.min_offset, log.max_offset, log.confirm_offset)
 
@@ -100,10 +108,11 @@ class WriteFence:
 
     def _expire(self) -> None:
         self._timer = None
-        self._set(None)
+        self._update()
         logger.warning("the fence has reached its deadline: messages are accepted again")
 
-    def _set(self, reason: str | None) -> None:
+    def _update(self) -> None:
+        reason = FROZEN if self._frozen else REASON if self._timer is not None else None
         self._health.set_fence(reason)
         self._messages.fence = reason
 

@@ -60,8 +60,8 @@ class ReplicationStatus:
             identity.role is BrokerRole.SYNC_MASTER and not identity.store.enable_dledger_commit_log
         )
 
-    def serve(self, slaves: ConnectedSlaves) -> None:
-        """Use ``slaves``, the connections of the HA port, from now on."""
+    def serve(self, slaves: ConnectedSlaves | None) -> None:
+        """Use ``slaves``, the connections of the HA port, from now on; None without one."""
         self.slaves = slaves
 
     def register_report(self, report: Callable[[], Mapping[str, str]]) -> None:

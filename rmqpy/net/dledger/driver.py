@@ -155,8 +155,11 @@ class DLedgerDriver:
 
     # -------------------------------------------------------------------------------- lifecycle
 
-    def start(self) -> None:
-        """Start as a candidate. In a group of one the member leads when this returns."""
+    def start(self, *, announce: bool = True, first: bool = True) -> None:
+        """Start as a candidate. In a group of one the member leads when this returns. Without
+        ``announce``, only the next role is reported. Unless ``first``, another member is expected
+        to lead: this one does not ask for votes for one vote interval.
+        """
         self._deps.log.set_proposer(self)
         self.entries.subscribe(
             stored=self._entries_stored,
@@ -166,8 +169,10 @@ class DLedgerDriver:
         end = self.entries.end
         if end.index >= 0:  # recovery has made them durable
             self._step(Synced(end.index, end.term))
-        if not self._alone:
+        if announce and not self._alone:
             self._deps.on_role(self.node.role)
+        if not first:
+            self.node.let_another_lead(self._scheduler.monotonic_ms())
         self._save_checkpoint()  # From now on, it shows what was on the disk.
         if not self._alone:
             self._read_old_log()

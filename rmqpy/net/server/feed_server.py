@@ -203,7 +203,6 @@ class FastTransport(asyncio.Transport):
         "_low",
         "_paused",
         "_reader",
-        "_receive",
         "_server",
         "_sock",
         "_writing",
@@ -221,7 +220,6 @@ class FastTransport(asyncio.Transport):
         self.fd = sock.fileno()
         self.connection = connection
         self._core = server.feed.core
-        self._receive = server.feed.receive
         self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
@@ -342,7 +340,7 @@ class FastTransport(asyncio.Transport):
         elif reader.large:
             status = self._receive_large()
         else:
-            status = self._receive(self._core, reader.number, 0)
+            status = self._server.feed.receive(self._core, reader.number, 0)
         self.received(status)
 
     def received(self, status: int) -> None:
@@ -403,7 +401,7 @@ class FastTransport(asyncio.Transport):
         if not self._server.feed.unread(rest):
             reader.begin_large()
             return FeedStatus.DONE if self._closing else self._receive_large()
-        status = self._receive(self._core, reader.number, len(rest))
+        status = self._server.feed.receive(self._core, reader.number, len(rest))
         if status != FeedStatus.AGAIN:
             reader.rest = b""
         return status

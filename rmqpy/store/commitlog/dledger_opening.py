@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import define
 
 from rmqpy.model.ids import PhysicalOffset
@@ -43,6 +45,19 @@ class DLedgerOpening(Opening):
             row.drop_last()
             row.sync_directories()
             return self._open_log(row)
+        self.join(opened)
+        return opened
+
+    def join(
+        self, opened: OpenedLog, sealed: Callable[[int], None] = lambda _divided: None
+    ) -> None:
+        """Seal the classic log of ``opened`` and start the DLedger log after it. The log may be in
+        use, but no flush of it may be running. ``sealed`` is called with the divided offset.
+        """
+        old = opened.classic
+        assert old is not None and old.max_offset > 0
+        old.drop_unused()
+        row = old.segments
         task = old.flush_task()
         if task is not None:
             # A sealed log is not flushed again.
@@ -50,6 +65,7 @@ class DLedgerOpening(Opening):
             old.flushed(task.offset)
         divided = old.seal()
         row.sync_directories()
+        sealed(divided)
         entries, notes = self._open_entries(divided)
         opened.notes += notes
         opened.notes.append(
@@ -60,7 +76,6 @@ class DLedgerOpening(Opening):
         opened.written_end = entries.end_offset
         opened.divided_offset = divided
         opened.old_log = self._old_log(row, divided)
-        return opened
 
     def _old_log(self, row: MappedFiles, divided: int) -> ClassicPrefix:
         return open_old_log(self.files, row, divided, self._paths.own)

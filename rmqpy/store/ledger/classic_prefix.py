@@ -17,15 +17,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
 OLD_LOG_NAME = "old_log.json"
@@ -52,6 +52,94 @@ class FileDigest:
     mtime_ms: int
     end: int
     digest: str
+
+
+class PrefixHash:
+    """The digest of a file that may still grow: complete blocks are hashed once."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
+        self._position = 0
+
+    def advance(self, view: memoryview, stop: int) -> None:
+        """Read the complete blocks before ``stop``."""
+        while self._position + BLOCK_SIZE <= stop:
+            end = self._position + BLOCK_SIZE
+            self._hash.update(_block_digest(view[self._position : end]))
+            self._position = end
+
+    def digest(self, view: memoryview, stop: int) -> str:
+        """Return the digest (hex) of the bytes before ``stop``."""
+        self.advance(view, stop)
+        whole = self._hash.copy()
+        if self._position < stop:
+            whole.update(_block_digest(view[self._position : stop]))
+        return whole.hexdigest()
+
+
+def _block_digest(block: memoryview) -> bytes:
+    return hashlib.blake2b(block, digest_size=BLOCK_DIGEST_BYTES).digest()
+
+
+@define(slots=True, eq=False, repr=False)
+class GrowingPrefix:
+    """The mark of a classic log that is still written, and read ahead of its end: what is left to
+    read when the end is known is what was written since :meth:`read_ahead`.
+    """
+
+    files: FileSystem
+    own: str
+    log: GrowingLog
+    _hashes: dict[int, PrefixHash] = field(factory=dict, init=False)
+    """The digests in progress by the first offset of the file."""
+    _last: list[FileDigest] = field(factory=list, init=False)
+
+    def read_ahead(self) -> None:
+        """Read the last files of the log as far as they are written. Blocks."""
+        for file in self._marked():
+            stop = self._stop_of(file)
+            self._hash_of(file).advance(file.view, stop - file.first_offset)
+
+    def mark(self) -> ClassicPrefixMark:
+        """Return the mark of the log as it ends now."""
+        self._last = []
+        for file in reversed(self._marked()):
+            stop = self._stop_of(file)
+            digest = self._hash_of(file).digest(file.view, stop - file.first_offset)
+            self._last.append(FileDigest(_name(file.path), 0, stop, digest))
+        return ClassicPrefixMark(self._last[0].end, ",".join(each.digest for each in self._last))
+
+    def keep(self, divided_offset: int) -> None:
+        """Write the last mark, after the log has been sealed."""
+        if not self._last:
+            self.mark()
+        folders = {_name(file.path): file.path for file in self.log.segments}
+        last = [
+            evolve(each, mtime_ms=self.files.mtime_ms(folders[each.name])) for each in self._last
+        ]
+        keep_mark(self.files, self.own, divided_offset, last)
+
+    def _marked(self) -> list[MappedFile]:
+        """Return the last files that contain records."""
+        end = self.log.max_offset
+        return [file for file in self.log.segments if file.first_offset < end][-MARKED_FILES:]
+
+    def _hash_of(self, file: MappedFile) -> PrefixHash:
+        return self._hashes.setdefault(file.first_offset, PrefixHash())
+
+    def _stop_of(self, file: MappedFile) -> int:
+        end = self.log.max_offset
+        return end if end < file.end_offset else _valid_end(file.view, file.first_offset)
+
+
+class GrowingLog(Protocol):
+    """The log that is read ahead."""
+
+    @property
+    def segments(self) -> MappedFiles: ...
+
+    @property
+    def max_offset(self) -> int: ...
 
 
 @define(slots=True, eq=False, repr=False)
@@ -143,14 +231,10 @@ def _digest(files: FileSystem, path: str, first_offset: int) -> FileDigest:
     file = files.open_readonly(path)
     try:
         end = _valid_end(file.view, first_offset)
-        stop = end - first_offset
-        digest = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
-        for start in range(0, stop, BLOCK_SIZE):
-            block = file.view[start : min(start + BLOCK_SIZE, stop)]
-            digest.update(hashlib.blake2b(block, digest_size=BLOCK_DIGEST_BYTES).digest())
+        digest = PrefixHash().digest(file.view, end - first_offset)
     finally:
         file.close()
-    return FileDigest(_name(path), mtime_ms, end, digest.hexdigest())
+    return FileDigest(_name(path), mtime_ms, end, digest)
 
 
 def _name(path: str) -> str:

@@ -131,7 +131,7 @@ def with_topics(build: BuildBroker, count: int) -> Metrics:
     for number in range(count):
         harness.broker.topics.put(TopicConfig(topic_name=f"T{number}"))
         harness.broker.offsets.commit(f"G{number}", f"T{number}", 0, 1)
-    return build_metrics(harness.broker, UnsentBytes(), None)
+    return build_metrics(harness.broker, UnsentBytes(), dict)
 
 
 def test_the_offsets_of_all_topics_are_read_in_one_pass(
@@ -186,7 +186,7 @@ def test_labels_are_escaped(build: BuildBroker) -> None:
     harness = build(broker_cluster_name='a "quoted" \\ name')
     line = next(
         line
-        for line in build_metrics(harness.broker, UnsentBytes(), None).text().splitlines()
+        for line in build_metrics(harness.broker, UnsentBytes(), dict).text().splitlines()
         if "rocketmq_broker_tps{" in line
     )
     assert 'cluster="a \\"quoted\\" \\\\ name"' in line and LINE.fullmatch(line)

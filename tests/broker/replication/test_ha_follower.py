@@ -76,7 +76,8 @@ class FakeMaster:
         assert command.code == RequestCode.RMQPY_COMPARE_LOG
         if self.log is None:
             return RemotingCommand.response_to(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-        return LogCompareProcessor(self.log.log).compare(MemoryChannel(), command)
+        log = self.log.log
+        return LogCompareProcessor(lambda: log).compare(MemoryChannel(), command)
 
 
 @define

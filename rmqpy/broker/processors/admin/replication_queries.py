@@ -4,6 +4,7 @@ checks that it is a copy (:mod:`rmqpy.ha.compare`). One request reads at most ``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from attrs import define
@@ -22,7 +23,7 @@ from rmqpy.store.commitlog.interface import CommitLog, read_span
 class LogCompareProcessor:
     """The processor of the COMPARE_LOG request."""
 
-    log: CommitLog
+    current_log: Callable[[], CommitLog]
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.RMQPY_COMPARE_LOG: self.compare}
@@ -31,7 +32,7 @@ class LogCompareProcessor:
         header = CompareLogRequestHeader.decode(request.ext_fields)
         try:
             span = CompareRange(header.begin_offset, header.end_offset, header.block_size)
-            body = digests(span, partial(read_span, self.log))
+            body = digests(span, partial(read_span, self.current_log()))
         except (ValueError, KeyError) as error:
             raise RequestRejectedError(
                 ResponseCode.SYSTEM_ERROR, f"nothing to compare: {error}"

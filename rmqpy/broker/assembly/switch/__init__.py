@@ -1,0 +1,11 @@
+"""The switch of a running broker from a classic log to DLedger, together with its group.
+
+==============  ==============================================================================
+``live``        carries out what ``rmqpy.broker.replication.switch_protocol`` decides
+``local``       what changes in this broker: prepare, freeze, exchange, or undo
+``exchange``    the exchange of the log in the running broker
+``journal``     the record that a start reads
+``checks``      what prevents a switch
+``requests``    the bodies of requests and answers
+==============  ==============================================================================
+"""

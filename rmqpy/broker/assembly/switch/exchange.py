@@ -1,0 +1,98 @@
+"""The exchange of the log of a running broker: a classic log continues as a DLedger log, in the
+same process, with the same ports, connections, queues, tables, and offsets.
+
+The broker must be quiet: it accepts no messages, and everything that it has accepted is confirmed
+and on the disk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import define
+
+from rmqpy.broker.assembly.ha_group import HaGroup
+from rmqpy.broker.assembly.wiring import Broker
+from rmqpy.config.loading import (
+    BrokerConfiguration,
+    configuration_text,
+    parse_broker_configuration,
+)
+from rmqpy.config.properties_file import format_properties
+from rmqpy.model.ids import Term
+from rmqpy.store.ledger.classic_prefix import GrowingPrefix
+from rmqpy.store.message_store import MessageStore
+
+if TYPE_CHECKING:  # loaded only by a broker that switches
+    from rmqpy.broker.assembly.group_member import GroupMember
+    from rmqpy.broker.replication.switch_protocol import SwitchPlan
+
+
+def joined_configuration(
+    configuration: BrokerConfiguration, plan: SwitchPlan, self_id: str
+) -> BrokerConfiguration:
+    """Return ``configuration`` as that of member ``self_id``. Raises ConfigError."""
+    keys = {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": plan.group,
+        "dLegerPeers": plan.peers,
+        "dLegerSelfId": self_id,
+    }
+    text = configuration_text(configuration)
+    lines = [line for line in text.splitlines() if line.partition("=")[0] not in keys]
+    whole = "\n".join([*lines, format_properties(keys)])
+    return parse_broker_configuration(whole, "the switch").configuration
+
+
+@define(slots=True, frozen=True, eq=False, repr=False)
+class RunningBroker:
+    """The parts of a running classic broker that take part in the exchange."""
+
+    broker: Broker
+    store: MessageStore
+    group: HaGroup
+
+    def is_quiet(self) -> bool:
+        """Return whether the log can be exchanged now; if not, start the flush that it waits for.
+
+        A slave is quiet between two transfers of its master.
+        """
+        broker, store = self.broker, self.store
+        log = store.opened.classic
+        assert log is not None
+        if broker.gate.waiting or broker.fence.state().waiting or log.has_staged:
+            return False
+        if broker.log_flusher.running or broker.queue_flusher.running:
+            return False
+        if log.flushed_offset < log.max_offset:
+            broker.log_flusher.begin()
+            return False
+        if store.dispatcher.behind_bytes:
+            broker.server.dispatch()
+            return False
+        return store.health.failure is None
+
+    def exchange(
+        self,
+        configuration: BrokerConfiguration,
+        prefix: GrowingPrefix,
+        member: GroupMember,
+        leader: str,
+    ) -> None:
+        """Continue the log with the DLedger log of ``member``, whose driver is not started. Its
+        vote of the first term is given to ``leader``, which therefore leads at once.
+
+        Raises OSError or StoreError; call it again, then.
+        """
+        broker, store = self.broker, self.store
+        from rmqpy.dledger.state import HardState  # Only a broker that switches needs it.
+
+        store.join_dledger(configuration.store, prefix)
+        entries = store.opened.entries
+        assert entries is not None
+        if configuration.store.dledger_self_id != leader:
+            entries.member_files.save_hard_state(HardState(Term(0), leader))
+        broker.settings.apply(configuration)
+        broker.server.use_log()
+        self.group.retire("this broker is a member of a DLedger group now")
+        member.join(broker, store)

@@ -1,0 +1,450 @@
+"""The part of a running broker in the switch of its group to DLedger: carries out what
+:mod:`rmqpy.broker.replication.switch_protocol` decides.
+
+The requests are of one code, ``RMQPY_SWITCH``, with a JSON body whose ``step`` says which:
+
+===========  ===============================  ====================================================
+step         sent by, to                      answer
+===========  ===============================  ====================================================
+check        the command, each member         facts, and ``problems`` that prevent the switch
+start        the command, the master          when the switch has begun
+status       the command, the master          phase, reason, and the pause in ms
+cancel       the command, the master          the same; the switch is aborted if it is undecided
+prepare      the master, each slave           when the port of the group is open
+vote         the master, each slave           when the slave has recorded its vote
+commit       the master, each slave           when the slave has a DLedger log
+abort        the master, each slave           when the slave follows again
+outcome      a slave in doubt, each member    what the member knows about the decision
+===========  ===============================  ====================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from attrs import define, field
+
+from rmqpy.broker.assembly.switch.checks import difference, facts, problems
+from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, LocalSwitch, SwitchDependencies
+from rmqpy.broker.assembly.switch.requests import (
+    answer,
+    decode,
+    mark_of,
+    outcome_of,
+    plan_of,
+    refused,
+    reply,
+)
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.broker.replication.switch_protocol import (
+    Action,
+    Actions,
+    Coordinator,
+    Exchange,
+    Freeze,
+    Lead,
+    Outcome,
+    Participant,
+    Prepare,
+    Record,
+    Reopen,
+    Send,
+    Stage,
+    Step,
+    StopFollowing,
+    SwitchPlan,
+    SwitchRecord,
+    resolve,
+)
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RmqError
+from rmqpy.remoting.channel import Channel
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import dumps
+from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark
+
+PREPARE_MS: Final = 120_000
+"""The time for the preparation of all members, which reads up to two files of the log."""
+PREPARE_RETRY_MS: Final = 1000
+LAG_POLL_MS: Final = 10
+AGREE_MS: Final = 800
+"""The time from the freeze until all have voted; the switch is aborted after it."""
+LEAD_WAIT_MS: Final = 300
+"""The time for which the new leader waits for members that have not exchanged their logs."""
+UNKNOWN_SWITCH: Final = "this broker does not take part in that switch"
+UNDECIDED: Final = "a switch to DLedger is undecided; the master decides it when it runs"
+
+logger = logging.getLogger(__name__)
+
+Answer = Callable[[str], None]
+"""Answers a request with the reason why it was not carried out, or an empty text."""
+
+
+@define(slots=True, eq=False, repr=False)
+class LiveSwitch:
+    """The part of one broker, master or slave."""
+
+    _deps: SwitchDependencies
+    _local: LocalSwitch = field(init=False)
+    _role: Coordinator | Participant | None = field(default=None, init=False)
+    """The part in the last switch."""
+    _self_id: str = field(default="", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._local = LocalSwitch(self._deps)
+
+    def handlers(self) -> HandlerTable:
+        return {RequestCode.RMQPY_SWITCH: self.answer}
+
+    def resume(self, record: SwitchRecord | None) -> None:
+        """Continue with the record that a start has found. A slave that has voted waits for the
+        decision.
+        """
+        if record is not None and record.stage is Stage.PREPARED:
+            participant = self._role = Participant(record.plan, record.self_id, Stage.PREPARED)
+            self._self_id = record.self_id
+            self._carry_out(participant.restart())
+            self._prepare_again(participant)
+
+    def _prepare_again(self, participant: Participant) -> None:
+        def prepared(reason: str) -> None:
+            if reason:
+                logger.error("a switch is undecided, and cannot be completed: %s", reason)
+                again = partial(self._prepare_again, participant)
+                self._deps.scheduler.call_later(PREPARE_RETRY_MS, again)
+            else:
+                self._ask_outcome(participant)
+
+        if not self._local.stopped:
+            self._local.prepare(participant.plan, self._self_id, prepared)
+
+    async def stop(self) -> None:
+        """Stop taking part. A decision that was recorded is carried out by the next start."""
+        if isinstance(self._role, Coordinator):
+            self._coordinate(self._role.abort("the master stops"))
+        await self._local.stop()
+
+    # -------------------------------------------------------------------------------- requests
+
+    def answer(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        body = decode(request.body)
+        step = body.get("step")
+        if step == "check":
+            found = {"problems": self._problems(*plan_of(body)), **facts(self._deps.running)}
+            return answer(request, found)
+        if step == "start":
+            self._start(*plan_of(body))
+            return answer(request, self._status())
+        if step == "cancel" and isinstance(self._role, Coordinator):
+            self._coordinate(self._role.abort("an administrator has aborted the switch"))
+        if step in ("status", "cancel"):
+            return answer(request, self._status())
+        if step == "outcome":
+            return answer(request, {"outcome": self._outcome(str(body.get("switch"))).value})
+        return self._answer_master(step, body, request, partial(reply, channel, request))
+
+    def _answer_master(
+        self, step: object, body: Mapping[str, Any], request: RemotingCommand, later: Answer
+    ) -> RemotingCommand | None:
+        """Answer a request of the master to a slave."""
+        if step == Step.PREPARE.value:
+            self._receive_prepare(*plan_of(body), mark_of(body), later)
+            return None
+        participant = self._role
+        if not isinstance(participant, Participant) or participant.plan.switch != body.get(
+            "switch"
+        ):
+            raise refused(UNKNOWN_SWITCH)
+        if step == Step.VOTE.value:
+            deadline_ms = self._deps.scheduler.monotonic_ms() + AGREE_MS
+            self._vote(participant, mark_of(body), deadline_ms, later)
+            return None
+        if step == Step.COMMIT.value:
+            self._decided(participant, Outcome.COMMITTED)
+            if not self._local.has_exchanged:
+                raise refused("the log is not exchanged yet")
+        elif step == Step.ABORT.value:
+            self._decided(participant, Outcome.ABORTED)
+        else:
+            raise refused(f"step={step}: expected one of the steps of a switch")
+        return RemotingCommand.response_to(request)
+
+    def _status(self) -> dict[str, Any]:
+        role = self._role
+        if not isinstance(role, Coordinator):
+            return {"switch": None, "phase": None, "reason": "", "pause_ms": None}
+        return {
+            "switch": role.plan.switch,
+            "phase": role.phase.value,
+            "reason": role.reason,
+            "pause_ms": self._local.pause_ms,
+        }
+
+    def _outcome(self, switch: str) -> Outcome:
+        """Return what this member knows about a switch."""
+        if self._role is not None and self._role.plan.switch == switch:
+            return self._role.outcome
+        return self._deps.journal.outcome(switch)
+
+    def _problems(self, plan: SwitchPlan, self_id: str) -> list[str]:
+        found = problems(self._deps.running, self._deps.journal.files, plan, self_id)
+        if isinstance(self._role, Coordinator) and self._role.outcome is Outcome.UNDECIDED:
+            found.append("a switch is in progress; wait for it, or abort it (--abort)")
+        if isinstance(self._role, Participant) and self._role.awaits_decision:
+            found.append(UNDECIDED)
+        return found
+
+    # ------------------------------------------------------------------------------ the master
+
+    def _start(self, plan: SwitchPlan, self_id: str) -> None:
+        found = self._problems(plan, self_id)
+        if found:
+            raise refused("; ".join(found))
+        if self_id != plan.coordinator:
+            raise refused(f"found {self_id}, expected the master, {plan.coordinator}")
+        coordinator = self._role = Coordinator(plan)
+        self._self_id = self_id
+        logger.warning("switching to DLedger: %s", plan.peers)
+        self._coordinate(coordinator.begin())
+
+    def _coordinate(self, actions: Actions) -> None:
+        """Carry out what the master decides."""
+        try:
+            self._carry_out(actions)
+        except OSError as error:
+            # Whether the decision is on the disk is unknown: only a start can read it.
+            reason = f"the switch could not be recorded: {error}; restart this broker"
+            logger.error("%s", reason)
+            self._deps.running.store.health.fail(reason)
+
+    def _freeze(self, coordinator: Coordinator) -> None:
+        def expired() -> None:
+            missing = ", ".join(coordinator.waits_for) or self._self_id
+            reason = f"no agreement within {AGREE_MS} ms: {missing} did not answer in time"
+            self._coordinate(coordinator.abort(reason))
+
+        self._deps.scheduler.call_later(AGREE_MS, expired)
+        self._local.freeze(lambda: self._coordinate(coordinator.frozen()))
+
+    def _prepared(self, coordinator: Coordinator, reason: str) -> None:
+        if reason:
+            self._coordinate(coordinator.abort(reason))
+        else:
+            self._coordinate(coordinator.prepared(self._self_id))
+
+    def _send(self, coordinator: Coordinator, to: str, step: Step) -> None:
+        plan = coordinator.plan
+        body: dict[str, Any] = {"step": step.value, "switch": plan.switch}
+        if step is Step.PREPARE:
+            end = self._deps.running.store.log.max_offset
+            body |= {"plan": plan.encode(), "member": to, "end": end}
+        elif step is Step.VOTE:
+            body |= {"end": self._local.mark.end, "digest": self._local.mark.digest}
+        command = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=dumps(body))
+        timeout_ms = PREPARE_MS if step is Step.PREPARE else AGREE_MS
+        answered = partial(self._answered, coordinator, to, step)
+        self._deps.network.request(plan.brokers[to], command, timeout_ms, answered)
+
+    def _answered(
+        self,
+        coordinator: Coordinator,
+        member: str,
+        step: Step,
+        response: RemotingCommand | None,
+        fault: RmqError | None,
+    ) -> None:
+        if self._local.stopped or step is Step.ABORT:
+            return
+        if response is not None and response.code == ResponseCode.SUCCESS:
+            arrived = {
+                Step.PREPARE: coordinator.prepared,
+                Step.VOTE: coordinator.voted,
+                Step.COMMIT: coordinator.exchanged,
+            }[step]
+            self._coordinate(arrived(member))
+        elif step is Step.COMMIT:
+            self._deps.scheduler.call_later(
+                RETRY_MS, lambda: self._coordinate(coordinator.not_exchanged(member))
+            )
+        else:
+            reason = fault if response is None else response.remark
+            self._coordinate(coordinator.abort(f"{member}: {reason}"))
+
+    # ------------------------------------------------------------------------------- the slaves
+
+    def _receive_prepare(
+        self, plan: SwitchPlan, self_id: str, mark: ClassicPrefixMark, later: Answer
+    ) -> None:
+        """Prepare a slave. It must have the log up to the end of ``mark`` before the master holds
+        any requests.
+        """
+        found = self._problems(plan, self_id)
+        if found:
+            later("; ".join(found))
+            return
+        if isinstance(self._role, Participant):  # the master was restarted meanwhile
+            self._decided(self._role, Outcome.ABORTED)
+        participant = self._role = Participant(plan, self_id)
+        self._self_id = self_id
+        sync = self._deps.running.broker.metadata_sync
+
+        def prepared(reason: str) -> None:
+            if reason:
+                self._decided(participant, Outcome.ABORTED)
+            if reason or participant.over:
+                later(reason or UNKNOWN_SWITCH)
+            elif self._deps.running.store.log.max_offset < mark.end:
+                self._deps.scheduler.call_later(LAG_POLL_MS, lambda: prepared(""))
+            else:
+                later("")
+
+        def fetched() -> None:
+            if sync.faults or participant.over:
+                prepared("; ".join(sync.faults) or UNKNOWN_SWITCH)
+            else:
+                self._local.prepare(plan, self_id, prepared)
+
+        def expired() -> None:
+            if participant is self._role and participant.stage is None:
+                self._decided(participant, Outcome.ABORTED)
+
+        self._deps.scheduler.call_later(2 * PREPARE_MS, expired)
+        sync.fetch_now(fetched)
+
+    def _vote(
+        self,
+        participant: Participant,
+        mark: ClassicPrefixMark,
+        deadline_ms: int,
+        later: Answer,
+    ) -> None:
+        """Vote when the log ends where the master's does, and is on the disk."""
+        running, scheduler = self._deps.running, self._deps.scheduler
+        end = running.store.log.max_offset
+        if participant.over:
+            later(UNKNOWN_SWITCH)
+        elif scheduler.monotonic_ms() >= deadline_ms or end > mark.end or self._local.stopped:
+            later(f"the log ends at {end}, expected {mark.end} on the disk within {AGREE_MS} ms")
+        elif end < mark.end or not running.is_quiet():
+            again = partial(self._vote, participant, mark, deadline_ms, later)
+            scheduler.call_later(POLL_MS, again)
+        elif differs := difference(mark, self._local.log_mark()):
+            later(differs)
+        else:
+            try:
+                self._carry_out(participant.vote())
+            except OSError as error:
+                self._decided(participant, Outcome.ABORTED)
+                later(f"the vote could not be recorded: {error}")
+                return
+            later("")
+            scheduler.call_later(AGREE_MS, lambda: self._ask_outcome(participant))
+
+    def _decided(self, participant: Participant, outcome: Outcome) -> None:
+        """Carry out the decision. Raises RequestRejectedError if it contradicts what is known."""
+        try:
+            actions = participant.decided(outcome)
+        except ValueError as error:
+            raise refused(str(error)) from None
+        try:
+            self._carry_out(actions)
+        except OSError as error:  # Only the record: the decision is asked for again.
+            logger.error("the decision could not be recorded: %s", error)
+            participant.stage, participant.over = Stage.PREPARED, False
+            self._deps.scheduler.call_later(RETRY_MS, lambda: self._ask_outcome(participant))
+
+    def _ask_outcome(self, participant: Participant) -> None:
+        """Ask all other members for the decision, until one knows it."""
+        if not participant.awaits_decision or self._local.stopped:
+            return
+        brokers = participant.plan.brokers
+        waiting = brokers.keys() - {self._self_id}
+        body = dumps({"step": "outcome", "switch": participant.plan.switch})
+        known: dict[str, Outcome | None] = {}
+
+        def answered(
+            member: str, response: RemotingCommand | None, _fault: RmqError | None
+        ) -> None:
+            known[member] = outcome_of(response)
+            if known.keys() < waiting:
+                return
+            outcome = resolve(participant.plan, known)
+            if participant.awaits_decision and outcome is not Outcome.UNDECIDED:
+                self._decided(participant, outcome)
+            self._deps.scheduler.call_later(RETRY_MS, lambda: self._ask_outcome(participant))
+
+        for member in waiting:
+            command = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=body)
+            done = partial(answered, member)
+            self._deps.network.request(brokers[member], command, AGREE_MS, done)
+
+    # --------------------------------------------------------------------------------- actions
+
+    def _carry_out(self, actions: Actions) -> None:
+        """Carry out ``actions`` in their order. Raises OSError if one could not be recorded; those
+        after it are not carried out then.
+        """
+        for action in actions:
+            self._carry_out_one(action)
+
+    def _carry_out_one(self, action: Action) -> None:
+        role, local = self._role, self._local
+        assert role is not None
+        match action:
+            case StopFollowing():
+                self._deps.running.group.role.lock(UNDECIDED)
+            case Record(stage):
+                self._record(role.plan, stage)
+            case Exchange():
+                local.exchange(role.plan.coordinator, partial(self._exchanged, role))
+            case Reopen():
+                if isinstance(role, Coordinator):
+                    logger.warning("not switched to DLedger: %s", role.reason)
+                local.reopen()
+            case Lead():
+                local.lead()
+            case Prepare() if isinstance(role, Coordinator):
+                local.prepare(role.plan, self._self_id, partial(self._prepared, role))
+            case Freeze() if isinstance(role, Coordinator):
+                self._freeze(role)
+            case Send(to, step) if isinstance(role, Coordinator):
+                self._send(role, to, step)
+            case _:
+                raise AssertionError(action)
+
+    def _record(self, plan: SwitchPlan, stage: Stage | None) -> None:
+        record = None if stage is None else SwitchRecord(stage, plan, self._self_id)
+        self._deps.journal.write(record)
+
+    def _exchanged(self, role: Coordinator | Participant) -> None:
+        self._save_configuration(role.plan)
+        if isinstance(role, Coordinator):
+            self._deps.scheduler.call_later(
+                LEAD_WAIT_MS, lambda: self._coordinate(role.lead_alone())
+            )
+            self._coordinate(role.exchanged(self._self_id))
+        else:
+            self._local.follow()
+
+    def _save_configuration(self, plan: SwitchPlan) -> None:
+        """Write broker.conf, then record that nothing is left to do."""
+        broker = self._deps.running.broker
+        file = broker.settings.file
+        assert file is not None
+
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                try:
+                    self._record(plan, Stage.COMPLETE)
+                    return
+                except OSError as failure:
+                    error = failure
+            logger.error("the switch is not complete on the disk, it is tried again: %s", error)
+            again = partial(self._save_configuration, plan)
+            if not self._local.stopped:
+                self._deps.scheduler.call_later(RETRY_MS, again)
+
+        file.save(broker.identity, saved)

@@ -1,0 +1,223 @@
+"""What a switch changes in this broker: the preparation, the freeze, the exchange of the log, and
+their undoing. When each of them happens is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from attrs import define, field
+
+from rmqpy.broker.assembly.switch.exchange import RunningBroker, joined_configuration
+from rmqpy.broker.assembly.switch.journal import SwitchJournal
+from rmqpy.broker.replication.switch_protocol import SwitchPlan
+from rmqpy.config.loading import BrokerConfiguration
+from rmqpy.model.errors import ConfigError, RmqError, StoreError
+from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.remoting.channel import Network
+from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark, GrowingPrefix
+
+if TYPE_CHECKING:  # loaded only by a broker that switches
+    from rmqpy.broker.assembly.group_member import GroupMember
+
+POLL_MS: Final = 1
+RETRY_MS: Final = 250
+"""The interval at which what must happen after the decision, or questions about it, are
+repeated.
+"""
+HELD_MS_MAX: Final = 2500
+"""The longest time for which requests are held; clients wait 3 s by default."""
+
+logger = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class SwitchDependencies:
+    """The dependencies of a switch. ``make_member`` constructs the DLedger side of the broker, and
+    ``joined`` is called with it when the broker has become a member.
+    """
+
+    running: RunningBroker
+    scheduler: AsyncioScheduler
+    network: Network
+    journal: SwitchJournal
+    bind: str
+    make_member: Callable[[BrokerConfiguration], GroupMember]
+    joined: Callable[[GroupMember], None]
+
+
+@define(slots=True, eq=False, repr=False)
+class Preparation:
+    """What stands ready beside the classic log: the port of the group, and the log read ahead."""
+
+    configuration: BrokerConfiguration
+    member: GroupMember
+    prefix: GrowingPrefix
+
+
+@define(slots=True, eq=False, repr=False)
+class LocalSwitch:
+    """The changes of one broker. ``pause_ms`` is the time for which requests were held, None before
+    the end.
+    """
+
+    _deps: SwitchDependencies
+    mark: ClassicPrefixMark = field(factory=ClassicPrefixMark, init=False)
+    """The end and digests of the log at the freeze, on the master."""
+    has_exchanged: bool = field(default=False, init=False)
+    stopped: bool = field(default=False, init=False)
+    pause_ms: int | None = field(default=None, init=False)
+    _prepared: Preparation | None = field(default=None, init=False)
+    _frozen_ms: int | None = field(default=None, init=False)
+    _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
+
+    async def stop(self) -> None:
+        """Answer what is held, and close the port of the group unless the broker has joined it."""
+        self.stopped = True
+        self._deps.running.broker.server.release_writes()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._prepared is not None and not self.has_exchanged:
+            await self._prepared.member.close()
+
+    def prepare(self, plan: SwitchPlan, self_id: str, done: Callable[[str], None]) -> None:
+        """Open the port of the group, and read the last files of the log; then call ``done`` with
+        the reason why that failed, or an empty text. It is not called after :meth:`reopen`.
+        """
+        running, journal = self._deps.running, self._deps.journal
+        self.pause_ms = None
+        try:
+            present = running.broker.identity.configuration
+            configuration = joined_configuration(present, plan, self_id)
+        except ConfigError as error:
+            done(str(error))
+            return
+        log = running.store.opened.classic
+        assert log is not None
+        prepared = self._prepared = Preparation(
+            configuration,
+            self._deps.make_member(configuration),
+            GrowingPrefix(journal.files, journal.folder, log),
+        )
+        self._run(self._listen(prepared, done))
+
+    async def _listen(self, prepared: Preparation, done: Callable[[str], None]) -> None:
+        if prepared is not self._prepared:
+            return
+        try:
+            await prepared.member.listen(self._deps.bind)
+        except (RmqError, OSError) as error:
+            if prepared is self._prepared:
+                done(str(error))
+            return
+        if prepared is not self._prepared:  # undone meanwhile
+            await prepared.member.close()
+            return
+        # The second time, what was written meanwhile.
+        self._read_ahead(prepared, done, 2)
+
+    def _read_ahead(self, prepared: Preparation, done: Callable[[str], None], rounds: int) -> None:
+        def read(_none: None, error: BaseException | None) -> None:
+            if prepared is not self._prepared:
+                return
+            if error is None and rounds > 1:
+                self._read_ahead(prepared, done, rounds - 1)
+            else:
+                done("" if error is None else f"reading the log failed: {error}")
+
+        self._deps.scheduler.run_blocking(prepared.prefix.read_ahead, read)
+
+    def log_mark(self) -> ClassicPrefixMark:
+        """Return end and digests of the log, of which all but the end has been read."""
+        assert self._prepared is not None
+        return self._prepared.prefix.mark()
+
+    def freeze(self, drained: Callable[[], None]) -> None:
+        """Hold the requests that write; call ``drained`` when everything that was accepted is
+        confirmed and on the disk, but not after :meth:`reopen`.
+        """
+        running = self._deps.running
+        self._frozen_ms = self._deps.scheduler.monotonic_ms()
+        running.broker.server.hold_writes()
+        running.broker.fence.freeze(True)
+        self._drain(drained)
+
+    def _drain(self, drained: Callable[[], None]) -> None:
+        if self._frozen_ms is None or self.stopped:
+            return
+        if self._deps.running.is_quiet():
+            self.mark = self.log_mark()
+            drained()
+        else:
+            self._deps.scheduler.call_later(POLL_MS, partial(self._drain, drained))
+
+    def reopen(self) -> None:
+        """Undo the preparation and the freeze."""
+        running = self._deps.running
+        running.broker.fence.freeze(False)
+        self._release()
+        running.group.role.unlock()
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            self._run(prepared.member.close())
+
+    def exchange(self, leader: str, exchanged: Callable[[], None]) -> None:
+        """Exchange the log, and call ``exchanged``. It was decided, so it is tried until it
+        succeeds, or the broker stops; the next start does it then.
+        """
+        if self.has_exchanged or self.stopped:
+            return
+        running, prepared = self._deps.running, self._prepared
+        assert prepared is not None
+        again = partial(self.exchange, leader, exchanged)
+        if running.store.opened.dledger is None and not running.is_quiet():
+            failed = running.store.health.failure is not None
+            self._deps.scheduler.call_later(RETRY_MS if failed else POLL_MS, again)
+            return
+        try:
+            running.exchange(prepared.configuration, prepared.prefix, prepared.member, leader)
+        except (OSError, StoreError) as error:
+            logger.error("exchanging the log failed, it is tried again: %s", error)
+            self._deps.scheduler.call_later(RETRY_MS, again)
+            return
+        self.has_exchanged = True
+        running.broker.fence.freeze(False)
+        self._deps.joined(prepared.member)
+        exchanged()
+
+    def follow(self) -> None:
+        """Start the member as a follower of the former master."""
+        assert self._prepared is not None
+        self._prepared.member.driver.start(first=False)
+
+    def lead(self) -> None:
+        """Start the member that becomes the leader, and answer what is held when it leads."""
+        assert self._prepared is not None
+        self._prepared.member.driver.start(announce=False)
+        self._release_when_leading()
+
+    def _release_when_leading(self) -> None:
+        store, broker = self._deps.running.store, self._deps.running.broker
+        now_ms = self._deps.scheduler.monotonic_ms()
+        waited_ms = 0 if self._frozen_ms is None else now_ms - self._frozen_ms
+        leads = not store.health.is_slave and store.appender.is_ready()
+        if leads or broker.identity.is_slave or waited_ms >= HELD_MS_MAX:
+            self._release()
+            logger.warning("switched to DLedger; messages waited for %d ms", self.pause_ms)
+        elif not self.stopped:
+            self._deps.scheduler.call_later(POLL_MS, self._release_when_leading)
+
+    def _release(self) -> None:
+        self._deps.running.broker.server.release_writes()
+        frozen_ms, self._frozen_ms = self._frozen_ms, None
+        now_ms = self._deps.scheduler.monotonic_ms()
+        self.pause_ms = 0 if frozen_ms is None else now_ms - frozen_ms
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = self._deps.scheduler.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

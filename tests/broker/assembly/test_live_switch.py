@@ -1,0 +1,406 @@
+"""Groups of brokers in one loop that become DLedger groups while a producer sends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import define, field
+from harness.broker import response_bodies
+
+from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.broker.assembly.switch.exchange import RunningBroker
+from rmqpy.broker.assembly.switch.journal import SwitchJournal
+from rmqpy.broker.processors.admin.broker_config import SettingsFile
+from rmqpy.broker.replication.switch_protocol import Stage, SwitchRecord
+from rmqpy.config.loading import load_broker_configuration
+from rmqpy.model.codes import RequestCode
+from rmqpy.net.client import RemotingClient
+from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import dumps, loads
+from rmqpy.store.files.deferred_write import DeferredFileWriter
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.blocking_connection import pull_request, send_request
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.store_reader import read_store
+
+DEADLINE_S = 20
+FILE_SIZE = 65536
+NAMES = ("n2", "n0", "n1")
+"""The id of each broker in the group, the master's first: a slave keeps its brokerId."""
+
+
+@define(eq=False)
+class LiveGroup:
+    """A master, its slaves, and a producer, in this loop. ``codes`` are those of its answers."""
+
+    root: Path
+    scheduler: AsyncioScheduler
+    blocks: list[PortBlock] = field(factory=list)
+    brokers: list[BrokerRuntime] = field(factory=list)
+    acknowledged: int = 0
+    codes: set[int] = field(factory=set)
+    addresses: list[str] = field(factory=list)
+    _numbers: Iterator[int] = field(factory=itertools.count)
+    _ended: bool = False
+    _producers: list[asyncio.Task[None]] = field(factory=list)
+    _network: RemotingClient = field(init=False)
+
+    async def start(self, count: int, **settings: str) -> None:
+        self._network = RemotingClient(self.scheduler)
+        for number in range(count):
+            self.blocks += [free_port_block(BROKER_PORT_COUNT), free_port_block(1)]
+            self._write_settings(number, settings)
+            self.brokers.append(await self.start_broker(number))
+            self.addresses.append(self.brokers[-1].address)
+
+    def _write_settings(self, number: int, settings: Mapping[str, str]) -> None:
+        own = {
+            "brokerName": "broker-a",
+            "brokerRole": "SLAVE" if number else "ASYNC_MASTER",
+            "brokerId": str(number),
+            "listenPort": str(self.blocks[2 * number].broker_port),
+            "brokerIP1": "127.0.0.1",
+            "storePathRootDir": str(self.store(number)),
+            "mappedFileSizeCommitLog": str(FILE_SIZE),
+            "haFetchFromBeginning": "true",
+            **settings,
+        }
+        if number:
+            own["haMasterAddress"] = f"127.0.0.1:{self.blocks[0].broker_port + 1}"
+        text = "".join(f"{key}={value}\n" for key, value in own.items())
+        (self.root / f"n{number}.conf").write_text(text)
+
+    def store(self, number: int) -> Path:
+        return self.root / f"store{number}"
+
+    async def start_broker(self, number: int) -> BrokerRuntime:
+        path = self.root / f"n{number}.conf"
+        loaded = load_broker_configuration(path, {}, {"HOME": str(self.root)})
+        writer = DeferredFileWriter(str(path), OsFileSystem(), self.scheduler)
+        broker = BrokerRuntime(
+            loaded.configuration, self.scheduler, settings_file=SettingsFile(writer, {})
+        )
+        await broker.start()
+        return broker
+
+    async def level(self) -> None:
+        """Wait until every slave has what its master has."""
+        logs = [each.store.log for each in self.brokers]
+        await until(lambda: len({each.max_offset for each in logs}) == 1)
+
+    # The producer
+
+    def load(self, connections: int = 4) -> None:
+        for number in range(connections):
+            client = RemotingClient(self.scheduler)
+            self._producers.append(
+                asyncio.create_task(self._send(client, self.addresses[0], number))
+            )
+
+    async def _send(self, client: RemotingClient, address: str, number: int) -> None:
+        while not self._ended:
+            body = b"%d" % next(self._numbers)
+            request = send_request("T", number, [body], "KEYS\x01k")
+            answer = await client.invoke(address, request, 10_000)
+            self.codes.add(answer.code)
+            self.acknowledged += answer.code == 0
+        await client.close()
+
+    async def sent(self, count: int) -> None:
+        """Wait until ``count`` more messages are acknowledged."""
+        count += self.acknowledged
+        while self.acknowledged < count:
+            for each in self._producers:
+                if each.done():
+                    each.result()
+            await asyncio.sleep(0.005)
+
+    async def stop_load(self) -> None:
+        self._ended = True
+        await asyncio.gather(*self._producers)
+        self._producers.clear()
+
+    # The switch
+
+    def plan(self, switch: str = "s1") -> dict[str, Any]:
+        names = NAMES[: len(self.brokers)] if len(self.brokers) > 1 else ("n0",)
+        ports = {name: self.blocks[2 * each + 1][0] for each, name in enumerate(names)}
+        return {
+            "switch": switch,
+            "group": "broker-a",
+            "coordinator": names[0],
+            "peers": ";".join(f"{name}-127.0.0.1:{ports[name]}" for name in sorted(ports)),
+            "brokers": {name: address for name, address in zip(names, self.addresses, strict=True)},
+        }
+
+    async def ask(self, number: int, step: str, **more: object) -> RemotingCommand:
+        body = dumps({"step": step, **more})
+        return await self.call(number, RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=body))
+
+    async def call(self, number: int, request: RemotingCommand) -> RemotingCommand:
+        return await self._network.invoke(self.addresses[number], request, 10_000)
+
+    def forget_failures(self) -> None:
+        """End the producers, whose last requests a broken master cannot answer."""
+        for task in self._producers:
+            task.cancel()
+        self._producers.clear()
+
+    async def switch(self) -> dict[str, Any]:
+        """Switch, and return the status at the end."""
+        plan = self.plan()
+        answer = await self.ask(0, "start", plan=plan, member=plan["coordinator"])
+        assert answer.code == 0, answer.remark
+        while True:
+            value = loads((await self.ask(0, "status")).body)
+            assert isinstance(value, dict)
+            if value["pause_ms"] is not None:
+                return value
+            await asyncio.sleep(0.005)
+
+    async def stop(self) -> None:
+        self._ended = True
+        for task in self._producers:
+            task.cancel()
+        await self._network.close()
+        for broker in self.brokers:
+            await broker.stop()
+        for block in self.blocks:
+            block.release()
+
+
+def in_group(root: Path, main: Callable[[LiveGroup], Coroutine[Any, Any, None]]) -> None:
+    async def whole(scheduler: AsyncioScheduler) -> None:
+        group = LiveGroup(root, scheduler)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await main(group)
+        finally:
+            await group.stop()
+
+    run(whole)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+async def check_nothing_is_lost(group: LiveGroup) -> None:
+    """Stop everything; each store contains what was acknowledged, once."""
+    await group.stop_load()
+    await group.level()
+    assert group.codes == {0}
+    for broker in group.brokers:
+        await broker.stop()
+    for number in range(len(group.brokers)):
+        reading = read_store(group.store(number))
+        bodies = [message.body for message in reading.messages if message.topic == "T"]
+        assert len(bodies) == len(set(bodies)) == group.acknowledged
+
+
+def settings_of(group: LiveGroup) -> list[str]:
+    return [(group.root / f"n{each}.conf").read_text() for each in range(len(group.brokers))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("count", "flush"), [(1, "SYNC_FLUSH"), (2, "ASYNC_FLUSH"), (3, "SYNC_FLUSH")]
+)
+def test_a_group_switches_while_a_producer_sends(tmp_path: Path, count: int, flush: str) -> None:
+    async def main(group: LiveGroup) -> None:
+        await group.start(count, flushDiskType=flush)
+        group.load()
+        await group.sent(300)
+        ids = [each.broker.identity.broker_id for each in group.brokers]
+        status = await group.switch()
+        assert (status["phase"], status["reason"]) == ("complete", "")
+        print(f"messages waited for {status['pause_ms']} ms")
+        await group.sent(300)
+        assert [each.broker.identity.broker_id for each in group.brokers] == ids
+        await check_nothing_is_lost(group)
+        assert all("enableDLegerCommitLog=true\n" in text for text in settings_of(group))
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_readers_keep_queues_polls_and_delayed_messages(tmp_path: Path) -> None:
+    async def main(group: LiveGroup) -> None:
+        await group.start(2, messageDelayLevel="1s 2s")
+        master = group.brokers[0]
+        client = RemotingClient(group.scheduler)
+
+        async def call(request: RemotingCommand) -> RemotingCommand:
+            return await client.invoke(master.address, request, 10_000)
+
+        assert (await call(send_request("T", 0, [b"old"], "KEYS\x01k"))).code == 0
+        late = send_request("T", 0, [b"late"], "DELAY\x012\x02KEYS\x01k")
+        assert (await call(late)).code == 0
+        pull = pull_request("T", 0, 1)
+        pull.ext_fields |= {"sysFlag": "6", "suspendTimeoutMillis": "15000"}
+        polled = asyncio.create_task(call(pull))
+        await until(lambda: master.broker.hold.count > 0)
+        status = await group.switch()
+        assert status["phase"] == "complete", status
+        answer = await call(send_request("T", 0, [b"new"], "KEYS\x01k"))
+        assert (answer.code, answer.ext_fields["queueOffset"]) == (0, "1")
+        assert response_bodies(await polled) == [b"new"]
+        await until(lambda: master.store.reader.max_queue_offset("T", 0) == 3)
+        found = await call(pull_request("T", 0, 0))
+        assert response_bodies(found) == [b"old", b"new", b"late"]
+        await client.close()
+        # The same after a restart.
+        for number, broker in enumerate(group.brokers):
+            await broker.stop()
+            group.brokers[number] = await group.start_broker(number)
+        stores = [each.store for each in group.brokers]
+        await until(lambda: all(s.reader.max_queue_offset("T", 0) == 3 for s in stores))
+        assert len({store.opened.divided_offset for store in stores}) == 1
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_switch_without_agreement_leaves_the_classic_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = RunningBroker.is_quiet
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        slave = group.brokers[2].broker
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                RunningBroker, "is_quiet", lambda self: self.broker is not slave and quiet(self)
+            )
+            status = await group.switch()
+        assert status["phase"] == "aborted" and "within 800 ms" in status["reason"], status
+        await group.sent(100)
+        assert not any((group.store(each) / "rmqpy" / "switch.json").exists() for each in range(3))
+        assert not any(list(group.store(each).glob("dledger-*")) for each in range(3))
+        await group.level()  # The slaves follow again.
+        status = await group.switch()
+        assert status["phase"] == "complete", status
+        await group.sent(100)
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_slave_that_is_gone_aborts_before_anything_waits(tmp_path: Path) -> None:
+    async def main(group: LiveGroup) -> None:
+        await group.start(2)
+        group.load()
+        await group.sent(100)
+        await group.brokers[1].stop()
+        status = await group.switch()
+        assert status["phase"] == "aborted" and status["pause_ms"] == 0, status
+        assert status["reason"].startswith("n0: "), status
+        await group.sent(100)
+        group.brokers[1] = await group.start_broker(1)
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decided", [False, True])
+def test_members_in_doubt_ask_the_master_when_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decided: bool
+) -> None:
+    """The master ends when it records the decision: before or after the record is on the disk."""
+    write = SwitchJournal.write
+
+    def fails(journal: SwitchJournal, record: SwitchRecord | None) -> None:
+        master = record is not None and record.self_id == "n2"
+        if not master or decided:
+            write(journal, record)
+        if master:
+            raise OSError(errno.EIO, "the disk is gone")
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        with monkeypatch.context() as patch:
+            patch.setattr(SwitchJournal, "write", fails)
+            plan = group.plan()
+            answer = await group.ask(0, "start", plan=plan, member="n2")
+            assert answer.code == 0, answer.remark
+            master = group.brokers[0]
+            await until(lambda: master.store.health.failure is not None)
+            group.forget_failures()
+            await master.stop()
+        for number in (1, 2):
+            record = SwitchJournal(OsFileSystem(), str(group.store(number))).read()
+            assert record is not None and record.stage is Stage.PREPARED
+        # A slave in doubt stays one, and after a restart, too.
+        await group.brokers[2].stop()
+        group.brokers[2] = await group.start_broker(2)
+        for number in (1, 2):
+            role = RemotingCommand.request(RequestCode.RMQPY_CHANGE_ROLE)
+            end = group.brokers[number].store.log.max_offset
+            role.ext_fields |= {"role": "ASYNC_MASTER", "end": str(end)}
+            answer = await group.call(number, role)
+            assert answer.code == 1 and "undecided" in (answer.remark or ""), answer
+        group.brokers[0] = await group.start_broker(0)
+        stores = [each.store for each in group.brokers]
+        if decided:
+            await until(lambda: all(store.opened.dledger is not None for store in stores))
+            await until(lambda: any(store.health.writeable for store in stores))
+        journals = [SwitchJournal(OsFileSystem(), str(group.store(each))) for each in range(3)]
+        stage = Stage.COMPLETE if decided else None
+        await until(lambda: all(stage_of(each) is stage for each in journals))
+        group.load()
+        await group.sent(100)
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+def stage_of(journal: SwitchJournal) -> Stage | None:
+    record = journal.read()
+    return None if record is None else record.stage
+
+
+@pytest.mark.slow
+def test_what_prevents_a_switch_is_reported(tmp_path: Path) -> None:
+    async def main(group: LiveGroup) -> None:
+        await group.start(2)
+        plan = group.plan()
+
+        async def problems(number: int, member: str, **changed: object) -> str:
+            answer = await group.ask(number, "check", plan={**plan, **changed}, member=member)
+            assert answer.code == 0, answer.remark
+            found = loads(answer.body)
+            assert isinstance(found, dict)
+            return "; ".join(found["problems"])
+
+        assert "the log is empty" in await problems(0, "n2")
+        assert await problems(1, "n0") == ""
+        assert "found SLAVE, expected a master" in await problems(1, "n2")
+        assert "expected other" in await problems(1, "n0", group="other")
+        peers = plan["peers"]
+        assert "is no address of this host" in await problems(
+            1, "n0", peers=peers.replace("127.0.0.1", "192.0.2.1")
+        )
+        assert "id-host:port" in await problems(1, "n0", peers="n0:127.0.0.1")
+        assert "expected the members" in await problems(1, "n0", peers="n0-127.0.0.1:1")
+        answer = await group.ask(0, "start", plan=plan, member="n2")
+        assert answer.code == 1 and "the log is empty" in (answer.remark or "")
+        for body in (b"", b"[]", b'{"step":"start"}', b'{"step":"vote","switch":"x"}', b"{}"):
+            request = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=body)
+            assert (await group.call(0, request)).code == 1
+
+    in_group(tmp_path, main)
