@@ -725,7 +725,8 @@ typedef struct {
 int rmq_sum_units(rmq_unit_sums *state);
 
 /* The entries of a key index file, checked against its slots, and their sums per log file. The
- * caller sets every field; `newest` has one zero per slot. Rows are log file number, count, sum. */
+ * caller sets every field; `newest` has for each slot the number of its newest entry before
+ * `entry`, zeros for the first one. Rows are log file number, count, sum. */
 enum { RMQ_KEY_COLUMNS = 3 };
 typedef struct {
     const uint8_t *view;
@@ -736,12 +737,16 @@ typedef struct {
     int64_t entry;         /* the next entry, from 1 */
     int64_t *rows;
     int64_t row_count, row_capacity;
-    int64_t wrong;         /* links that do not lead to the previous entry of the slot, and slots */
+    int64_t wrong;         /* links that do not lead to the previous entry of the slot */
+    int64_t wrong_slots;   /* slots that do not lead to their newest entry */
     int64_t used_slots, max_offset;
 } rmq_index_walk;
 
 /* Returns 0 if the rows must be collected before the next call. */
 int rmq_walk_index(rmq_index_walk *state);
+/* Set `newest` to what the slots were before the entries from `entry` on were added. Returns 0 if
+ * these are not the newest entries of their slots. */
+int rmq_rewind_index(rmq_index_walk *state);
 
 /* Map a file from its start, shared (mapping.c). The mapping does not need the descriptor. Returns NULL
  * and sets errno if the system refuses it. */

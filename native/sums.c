@@ -59,8 +59,25 @@ static void compare_slots(rmq_index_walk *state)
     for (int64_t slot = 0; slot < state->slot_count; slot++) {
         const int32_t head = rmq_load_int(slots + INDEX_SLOT * slot);
         state->used_slots += head != 0;
-        state->wrong += head != state->newest[slot];
+        state->wrong_slots += head != state->newest[slot];
     }
+}
+
+int rmq_rewind_index(rmq_index_walk *state)
+{
+    const uint8_t *const slots = state->view + INDEX_HEADER;
+    const uint8_t *const entries = slots + INDEX_SLOT * state->slot_count;
+
+    for (int64_t slot = 0; slot < state->slot_count; slot++)
+        state->newest[slot] = rmq_load_int(slots + INDEX_SLOT * slot);
+    for (int64_t number = state->entry_end - 1; number >= state->entry; number--) {
+        const uint8_t *const entry = entries + INDEX_ENTRY * number;
+        const int32_t hash = rmq_load_int(entry);
+        if (hash < 0 || state->newest[hash % state->slot_count] != number)
+            return 0;
+        state->newest[hash % state->slot_count] = rmq_load_int(entry + 16);
+    }
+    return 1;
 }
 
 int rmq_walk_index(rmq_index_walk *state)

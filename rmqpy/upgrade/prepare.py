@@ -14,7 +14,8 @@ from attrs import define, evolve, field
 
 from rmqpy.audit.checks.engine import RangeRunner, ThreadRunner
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums
-from rmqpy.audit.facts.learned import SETTLED_NS, Learned, ProofAge, learned_folder
+from rmqpy.audit.facts.learned import SETTLED_NS, Learned, learned_folder
+from rmqpy.audit.facts.proof_age import ProofAge
 from rmqpy.audit.scan.directory import StoreDirectory
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import TallyPlan
@@ -62,7 +63,8 @@ class PacedRunner:
 class Prepared:
     """What was prepared on one replica, and what is left for every command of the stop.
 
-    ``read_bytes`` were read now; a command reads ``left_bytes`` in ``left_s`` seconds.
+    ``read_bytes`` were read now; ``learned_bytes`` of sealed files are known; a command reads
+    ``left_bytes`` in ``left_s`` seconds.
     """
 
     name: str
@@ -111,7 +113,11 @@ def prepare(replica: LocalReplica, pace: Pace) -> Prepared:
     begin_s = pace.now_s()
     left = _age(replica, plan)
     return Prepared(
-        plan.name, first.read_bytes, left.learned_bytes, left.read_bytes, pace.now_s() - begin_s
+        plan.name,
+        first.read_bytes,
+        left.learned_bytes - left.grown_bytes,
+        left.read_bytes,
+        pace.now_s() - begin_s,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 from rmqpy.codec import backend, layout
 from rmqpy.codec.tally.backend import tally_frames
 from rmqpy.codec.tally.derived_sums import (
+    rewind_index,
+    rewind_index_in_python,
+    slots_digest,
     sum_units,
     sum_units_in_python,
     walk_index,
@@ -59,6 +63,32 @@ def test_both_versions_walk_an_index_alike(
         struct.pack_into(">iqii", data, at, key_hash, offset, 7, previous)
     arguments = memoryview(bytes(data)), 5, len(entries) + 1, LOG_FILE, 10, 2 * LOG_FILE
     assert walk_index(*arguments) == walk_index_in_python(*arguments)
+
+
+@given(st.lists(st.integers(0, 99), max_size=12), st.integers(1, 12), st.integers(0, 240))
+def test_both_versions_take_an_index_back_alike(
+    hashes: list[int], first: int, damaged: int
+) -> None:
+    """What the slots were before some entries is what a walk over the others finds."""
+    data = bytearray(index_file_size(5, 13))
+    heads = [0] * 5
+    for number, key_hash in enumerate(hashes, 1):
+        at = layout.INDEX_HEADER_SIZE + 20 + layout.INDEX_ENTRY_SIZE * number
+        struct.pack_into(">iqii", data, at, key_hash, 1000 * number, 7, heads[key_hash % 5])
+        heads[key_hash % 5] = number
+    struct.pack_into(">5i", data, layout.INDEX_HEADER_SIZE, *heads)
+    first, end = min(first, len(hashes) + 1), len(hashes) + 1
+    everywhere = LOG_FILE, 0, 1 << 40
+    view = memoryview(data)
+    newest = rewind_index(view, 5, first, end)
+    assert newest is not None and newest == rewind_index_in_python(view, 5, first, end)
+    assert slots_digest(newest) == walk_index(view, 5, first, *everywhere).slots
+    since = [(first, array("i", newest)) for _ in range(2)]
+    rest = walk_index(view, 5, end, *everywhere, since[0])
+    assert rest == walk_index_in_python(view, 5, end, *everywhere, since[1])
+    assert rest.wrong == rest.wrong_slots == 0
+    data[layout.INDEX_HEADER_SIZE + damaged] ^= 1
+    assert rewind_index(view, 5, first, end) == rewind_index_in_python(view, 5, first, end)
 
 
 @pytest.mark.slow

@@ -5,10 +5,11 @@ Sums of sealed files may have been learned earlier (:mod:`rmqpy.audit.facts.lear
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from attrs import define, evolve, field
 
+from rmqpy.audit.checks.index_heads import EVERYWHERE, IndexHeads, add_sums
 from rmqpy.audit.facts.learned import INDEX, UNITS, Learned
 from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory
 from rmqpy.audit.scan.log_bytes import map_log
@@ -22,9 +23,6 @@ from rmqpy.model.names import SCHEDULE_TOPIC
 
 __all__ = ["EVERYWHERE", "DerivedFiles"]
 
-EVERYWHERE: Final = (0, (1 << 63) - 1)
-_MASK64: Final = (1 << 64) - 1
-
 
 @define(slots=True, eq=False)
 class DerivedFiles:
@@ -36,6 +34,7 @@ class DerivedFiles:
     sealed: frozenset[str]
     _queues: dict[tuple[bytes, int], LogSegments] = field(init=False)
     _sums: dict[str, UnitSums] = field(factory=dict)
+    _heads: IndexHeads = field(init=False)
 
     @classmethod
     def of(cls, files: FileSystem, directory: StoreDirectory, learned: Learned) -> DerivedFiles:
@@ -46,6 +45,7 @@ class DerivedFiles:
             (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue.segments
             for queue in self.directory.queues
         }
+        self._heads = IndexHeads(self.files, self.learned)
 
     def learn_queues(self, log_file_size: int) -> None:
         """Learn the sums of all sealed queue files."""
@@ -83,19 +83,13 @@ class DerivedFiles:
         for file in segments.files:
             if file.size != segments.file_size or file.size % unit_size:
                 continue
-            for number, (count, one, two) in self._file_sums(
-                file, unit_size, log_file_size
-            ).items():
-                before = total.get(number, (0, 0, 0))
-                total[number] = (
-                    before[0] + count,
-                    (before[1] + one) & _MASK64,
-                    (before[2] + two) & _MASK64,
-                )
+            total = add_sums(total, self._file_sums(file, unit_size, log_file_size))
         self._sums[segments.name] = total
         return total
 
     def _file_sums(self, file: LogFile, unit_size: int, log_file_size: int) -> UnitSums:
+        if file.path not in self.sealed and unit_size == layout.INDEX_UNIT_SIZE:
+            return self._heads.unit_sums(file, log_file_size)
         known = self.learned.known(file.path, UNITS)
         if known is not None and known["log_file_size"] == log_file_size:
             self.learned.used(file.path, UNITS)
@@ -112,12 +106,7 @@ class DerivedFiles:
         return sums
 
     def walk_index(
-        self,
-        path: str,
-        view: memoryview,
-        walk: tuple[int, int],
-        span: tuple[int, int],
-        log_file_size: int,
+        self, path: str, walk: tuple[int, int], span: tuple[int, int], log_file_size: int
     ) -> IndexSums:
         """Walk a key index file; ``walk`` is (slots, end of the entries), ``span`` the offsets that
         count.
@@ -131,13 +120,16 @@ class DerivedFiles:
                 self.learned.used(path, INDEX)
                 return _from(sums, low // log_file_size)
         identity = self.learned.identity(path)
-        is_sealed = path in self.sealed
-        low, high = EVERYWHERE if is_sealed and low % log_file_size == 0 else span
-        sums = walk_index(view, *walk, log_file_size, low, high)
-        self.learned.read(path, index_entry_position(walk[1], walk[0]))
-        if (low, high) != EVERYWHERE:
+        if low % log_file_size:
+            sums = walk_index(self._view(path), *walk, log_file_size, *span)
+            self.learned.read(path, index_entry_position(walk[1], walk[0]))
             return sums
-        if sums.wrong == 0:
+        if path not in self.sealed:
+            sums = self._heads.index_sums(path, walk, log_file_size)
+            return self._within(path, sums, walk, span, log_file_size)
+        sums = walk_index(self._view(path), *walk, log_file_size, *EVERYWHERE)
+        self.learned.read(path, index_entry_position(walk[1], walk[0]))
+        if sums.wrong == sums.wrong_slots == 0:
             value = {
                 "walk": expected,
                 "used_slots": sums.used_slots,
@@ -145,14 +137,29 @@ class DerivedFiles:
                 "files": [[number, *each] for number, each in sums.files.items()],
             }
             self.learned.keep(path, INDEX, value, identity)
+        return self._within(path, sums, walk, span, log_file_size)
+
+    def _within(
+        self,
+        path: str,
+        sums: IndexSums,
+        walk: tuple[int, int],
+        span: tuple[int, int],
+        log_file_size: int,
+    ) -> IndexSums:
+        """Return the sums of the entries in ``span``; ``sums`` are those of all entries."""
         if sums.max_offset >= span[1]:
-            return walk_index(view, *walk, log_file_size, *span)
+            return walk_index(self._view(path), *walk, log_file_size, *span)
         return _from(sums, span[0] // log_file_size)
+
+    def _view(self, path: str) -> memoryview:
+        """Return the bytes of a file, mapped to be read from its start to its end."""
+        return map_log(self.files, path).view
 
 
 def _index_sums(value: dict[str, Any]) -> IndexSums:
     files = {number: (count, total) for number, count, total in value["files"]}
-    return IndexSums(0, value["used_slots"], value["max_offset"], files)
+    return IndexSums(used_slots=value["used_slots"], max_offset=value["max_offset"], files=files)
 
 
 def _from(sums: IndexSums, first: int) -> IndexSums:

@@ -26,10 +26,11 @@ from rmqpy.audit.checks.learned_runner import LearnedRunner, RangeRunner
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
-from rmqpy.audit.facts.learned import Learned, ProofAge
+from rmqpy.audit.facts.learned import Learned
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader, Slot
+from rmqpy.audit.facts.proof_age import ProofAge
 from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
@@ -205,7 +206,8 @@ class _StoreWalk:
         if plan.learned is not None:
             self.derived = DerivedFiles.of(files, self.directory, plan.learned)
             self.runner = LearnedRunner(runner, plan.learned, self.derived)
-        self.units = QueueUnits(files, self.directory)
+        self.scattered = plan.learned is not None
+        self.units = QueueUnits(files, self.directory, scattered=self.scattered)
         self.counts: dict[FindingCode, int] = {}
         self.first: list[Finding] = []
         self.reported: set[tuple[str, int, int]] = set()
@@ -288,7 +290,7 @@ class _StoreWalk:
         walk = table.slot_count, table.entry_end
         file_size = max((log.file_size for log in self.directory.logs), default=1)
         path = f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}"
-        return self.derived.walk_index(path, table.view, walk, (low, high), file_size)
+        return self.derived.walk_index(path, walk, (low, high), file_size)
 
     def _committed_end(self, facts: StoreFacts) -> int | None:
         """Return the offset of the first entry that a cleanly stopped member does not know to be
@@ -302,7 +304,7 @@ class _StoreWalk:
         last = facts.ledger.last if facts.ledger is not None else None
         if last is None or not 0 <= state.committed_index < last.index:
             return None
-        units = map_units(self.files, ledger.index)
+        units = map_units(self.files, ledger.index, scattered=True)
         number = state.committed_index + 1
         raw = units.read(number * INDEX_UNIT_SIZE, INDEX_UNIT_SIZE) if units is not None else None
         return int.from_bytes(raw[4:12], signed=True) if raw is not None else None
@@ -327,7 +329,9 @@ class _StoreWalk:
             self.plan.sink(findings)
 
     def _open_index(self, facts: StoreFacts) -> None:
-        self.tables, found = open_index(self.files, self.directory, self.plan.settings)
+        self.tables, found = open_index(
+            self.files, self.directory, self.plan.settings, scattered=self.scattered
+        )
         self._sink(found)
         settings = self.plan.settings
         if self.tables or settings is None or settings.message_index_enable:
@@ -355,7 +359,7 @@ class _StoreWalk:
         entry_units = None
         ledger = self.directory.ledger
         if dledger and self.plan.derived and ledger is not None:
-            entry_units = map_units(self.files, ledger.index)
+            entry_units = map_units(self.files, ledger.index, scattered=self.scattered)
         return TallyPlan(
             dledger=dledger,
             digests=self.plan.digests,

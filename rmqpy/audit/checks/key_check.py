@@ -23,7 +23,7 @@ from attrs import define, field
 from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
-from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.log_bytes import LogBytes, map_log
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
@@ -102,10 +102,16 @@ class IndexTable:
 
 
 def open_index(
-    files: FileSystem, directory: StoreDirectory, settings: StoreSettings | None
+    files: FileSystem,
+    directory: StoreDirectory,
+    settings: StoreSettings | None,
+    *,
+    scattered: bool = False,
 ) -> tuple[list[IndexTable], list[Finding]]:
     """Return the index files that have entries, in the order of the log, and findings for files
     that are empty though they have bytes, or whose names are in another order.
+
+    ``scattered`` means that few of the entries will be read.
     """
     tables: list[IndexTable] = []
     found = []
@@ -113,7 +119,8 @@ def open_index(
         relative = directory.relative(file.path)
         if file.size <= layout.INDEX_HEADER_SIZE:
             continue  # The facts report it.
-        table = _table(files, file, relative, settings)
+        data = map_log(files, file.path, scattered=scattered)
+        table = _table(data, file, relative, settings)
         if table is None:
             found.append(
                 Finding(
@@ -139,9 +146,8 @@ def open_index(
 
 
 def _table(
-    files: FileSystem, file: LogFile, relative: str, settings: StoreSettings | None
+    data: LogBytes, file: LogFile, relative: str, settings: StoreSettings | None
 ) -> IndexTable | None:
-    data = map_log(files, file.path)
     view = data.view
     header = IndexHeader.decode(view)
     if header.index_count <= 1:
@@ -223,7 +229,7 @@ class KeyCheck:
         count, total = 0, 0
         for table in self.tables:
             sums = (self.walk or self._walk)(table, self.low, self.high)
-            if sums.wrong:
+            if sums.wrong or sums.wrong_slots:
                 yield list(self._chains(table))
             if not self.running:
                 yield list(self._header(table, sums.used_slots))
@@ -266,7 +272,7 @@ class KeyCheck:
 
     def _store_time(self, offset: int) -> int | None:
         """Return when the message at ``offset`` was stored, or None if it cannot be read."""
-        message = LogReader(self.files, self.directory).message(offset)
+        message = LogReader(self.files, self.directory, scattered=True).message(offset)
         return None if message is None else message.store_timestamp_ms
 
     def _chains(self, table: IndexTable) -> Iterator[Finding]:

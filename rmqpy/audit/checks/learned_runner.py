@@ -210,4 +210,4 @@ def learn_derived_files(
         path = f"{directory.root}/{table.file}"
         if path in derived.sealed:
             walk = table.slot_count, table.entry_end
-            derived.walk_index(path, table.view, walk, EVERYWHERE, log_file_size)
+            derived.walk_index(path, walk, EVERYWHERE, log_file_size)

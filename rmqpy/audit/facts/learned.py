@@ -10,13 +10,19 @@ even if its length and the time of its last write are as before. An entry that i
 another version, or of another file counts as missing.
 
 What an entry cannot show is a byte that changes without a write, on the disk itself. Therefore
-everything that rests on entries says so, with the age of the oldest (:class:`ProofAge`), and
-``full`` reads every file again and reports entries that were wrong.
+everything that rests on entries says so, with the age of the oldest
+(:class:`rmqpy.audit.facts.proof_age.ProofAge`), and ``full`` reads every file again and reports
+entries that were wrong.
+
+The last file of the key index and of the DLedger index can become as large as 420 and 160 MB before
+it is sealed. Entries are only added to it, so what was learned about those that it had then (its
+``head``) counts for the same inode with the same length, whatever its times are. Who uses it checks
+what a look at the rest of the file can check; an age names these bytes separately.
 
 There is one entry for each file and part (``range``: the walk over a log file; ``units`` and
-``index``: the sums of a queue or index file; ``md5``; ``span``: the time of the first message;
-``twin``: its form in a classic log), in ``rmqpy/learned/PATH.PART``: a header line, the BLAKE2b
-digest of the rest, and compressed JSON:
+``index``: the sums of a queue or index file; ``head``; ``md5``; ``span``: the time of the first
+message; ``twin``: its form in a classic log), in ``rmqpy/learned/PATH.PART``: a header line, the
+BLAKE2b digest of the rest, and compressed JSON:
 
 ========  ====================================================================================
 version   version of rmqpy and of the kernel of the audit
@@ -44,20 +50,12 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy import __version__
+from rmqpy.audit.facts.proof_age import ProofAge
 from rmqpy.codec.tally.kernel import KERNEL_VERSION
 from rmqpy.model.files import FileIdentity, FileSystem
-from rmqpy.model.text import format_bytes, format_duration
-from rmqpy.model.typed_json import check_types
 from rmqpy.store.files.paths import own_folder
 
-__all__ = [
-    "Learned",
-    "ProofAge",
-    "age_of_json",
-    "age_sentences",
-    "learned_folder",
-    "open_learned",
-]
+__all__ = ["Learned", "learned_folder", "open_learned"]
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +65,8 @@ UNITS: Final = "units"
 INDEX: Final = "index"
 TWIN: Final = "twin"
 SPAN: Final = "span"
-PARTS: Final = (RANGE, MD5, UNITS, INDEX, TWIN, SPAN)
+HEAD: Final = "head"
+PARTS: Final = (RANGE, MD5, UNITS, INDEX, TWIN, SPAN, HEAD)
 
 HEADER: Final = b"rmqpy-learned 1\n"
 DIGEST_BYTES: Final = 16
@@ -81,47 +80,6 @@ the file system's clock would not change its times. Some file systems have ticks
 
 
 SETTLE_ATTEMPTS: Final = 30
-
-
-@define(slots=True, frozen=True)
-class ProofAge:
-    """How much of what an audit says was read by it, and how much was learned earlier.
-
-    ``oldest_ms`` is the time at which the oldest part was read, -1 if nothing was learned earlier.
-    ``wrong`` has the paths of files about which something else was learned earlier although their
-    times are the same: their bytes have changed without a write.
-    """
-
-    read_bytes: int = 0
-    learned_bytes: int = 0
-    oldest_ms: int = -1
-    wrong: tuple[str, ...] = ()
-
-
-def age_of_json(tree: dict[str, Any] | None) -> ProofAge | None:
-    """Decode an age. Raise TypeError if ``tree`` is not one."""
-    if tree is None:
-        return None
-    check_types(ProofAge, tree)
-    return ProofAge(**{**tree, "wrong": tuple(map(str, tree.get("wrong", ())))})
-
-
-def age_sentences(age: ProofAge | None, now_ms: int) -> list[str]:
-    """Return what a report says on the age of its evidence; nothing if everything was read."""
-    if age is None:
-        return []
-    found = [
-        f"{path}: found other bytes than before although nobody has written to it; check the disk"
-        for path in age.wrong
-    ]
-    if age.learned_bytes:
-        oldest = format_duration((now_ms - age.oldest_ms) / 1000)
-        found.append(
-            f"read now {format_bytes(age.read_bytes)}, learned earlier"
-            f" {format_bytes(age.learned_bytes)}, the oldest part {oldest} ago"
-            " (--full reads everything again)"
-        )
-    return found
 
 
 @define(slots=True, eq=False)
@@ -141,6 +99,7 @@ class Learned:
     """The number of files that had just changed, so that nothing was kept about them."""
     _met: dict[tuple[str, str], tuple[int, int]] = field(factory=dict)
     _used: dict[str, tuple[int, int]] = field(factory=dict)
+    _heads: dict[str, tuple[int, int]] = field(factory=dict)
     _read: dict[str, int] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
 
@@ -181,6 +140,39 @@ class Learned:
             self._met[path, part] = found["ms"], found["identity"][1]
         return found["value"]
 
+    def known_head(self, path: str) -> dict[str, Any] | None:
+        """Return what was learned about the first entries of an open file (``bytes``: their size),
+        even with ``full``: then the caller compares.
+        """
+        found = self._load(path, HEAD)
+        if found is None:
+            return None
+        value: dict[str, Any] = found["value"]
+        with self._lock:
+            self._met[path, HEAD] = found["ms"], value["bytes"]
+        return value
+
+    def head_used(self, path: str, rest: int) -> None:
+        """Note that the result rests on a head, and that ``rest`` bytes of the file were read."""
+        with self._lock:
+            self._heads[path] = self._met[path, HEAD]
+            self._read[path] = max(rest, self._read.get(path, 0))
+
+    def keep_head(self, path: str, value: dict[str, Any]) -> None:
+        """Keep what was learned about the first entries of a file, as old as the head that it rests
+        on.
+        """
+        at_ms = self._heads.get(path, (self.now_ms(), 0))[0]
+        try:
+            self._write(path, HEAD, value, self.files.identity(path), at_ms)
+        except OSError as error:
+            log.debug("cannot keep what was learned about %s: %s", path, error)
+
+    def note_wrong(self, path: str) -> None:
+        """Note that what was learned about a file is not what it has."""
+        with self._lock:
+            self.wrong.append(path)
+
     def used(self, path: str, part: str) -> None:
         """Note that the result rests on what :meth:`known` has returned."""
         with self._lock:
@@ -201,8 +193,7 @@ class Learned:
             return
         before = self._load(path, part) if self.full else None
         if before is not None and before["value"] != json.loads(json.dumps(value)):
-            with self._lock:
-                self.wrong.append(path)
+            self.note_wrong(path)
         try:
             if self.files.identity(path) == identity:
                 self._write(path, part, value, identity, self.now_ms())
@@ -248,11 +239,14 @@ class Learned:
     @property
     def age(self) -> ProofAge:
         learned = {path: each for path, each in self._used.items() if path not in self._read}
+        grown = sum(size for _, size in self._heads.values())
+        times = [at_ms for at_ms, _ in (*learned.values(), *self._heads.values())]
         return ProofAge(
             read_bytes=sum(self._read.values()),
-            learned_bytes=sum(size for _, size in learned.values()),
-            oldest_ms=min((at_ms for at_ms, _ in learned.values()), default=-1),
+            learned_bytes=sum(size for _, size in learned.values()) + grown,
+            oldest_ms=min(times, default=-1),
             wrong=tuple(sorted({self._relative(path) for path in self.wrong})),
+            grown_bytes=grown,
         )
 
     def forget_missing(self) -> None:
@@ -280,8 +274,9 @@ class Learned:
             return None
         try:
             tree: dict[str, Any] = json.loads(zlib.decompress(packed))
-            found = tree["version"], tree["path"], tree["part"], tuple(tree["identity"])
-            is_valid = found == (VERSION, self._relative(path), part, identity)
+            count = 2 if part == HEAD else len(identity)
+            found = tree["version"], tree["path"], tree["part"], tuple(tree["identity"])[:count]
+            is_valid = found == (VERSION, self._relative(path), part, identity[:count])
             return tree if is_valid and {"ms", "value"} <= tree.keys() else None
         except (ValueError, KeyError, TypeError, zlib.error):
             return None

@@ -50,7 +50,7 @@ def read_log_facts(
     relative = directory.relative
     found: list[Finding] = []
     end, last, ending = _TailReader(files, directory.root, found).read(log, confirmed)
-    view = map_log(files, log.files[0].path).view
+    view = map_log(files, log.files[0].path, scattered=True).view
     tail, tail_bytes = _tail_kind(ending, found)
     ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
     facts = LogFacts(

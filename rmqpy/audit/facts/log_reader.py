@@ -85,10 +85,16 @@ def _host(host: Host) -> str:
 
 
 class LogReader:
-    """Reads the records of a store by physical offset."""
+    """Reads the records of a store by physical offset.
 
-    def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
+    ``scattered`` means that few of them will be read.
+    """
+
+    def __init__(
+        self, files: FileSystem, directory: StoreDirectory, *, scattered: bool = False
+    ) -> None:
         self._files = files
+        self._scattered = scattered
         self._logs = directory.logs
         self._views: dict[str, memoryview] = {}
 
@@ -110,7 +116,9 @@ class LogReader:
             if view is None:
                 if len(self._views) >= _MAPPED_MAX:
                     self._views.pop(next(iter(self._views)))
-                view = self._views[file.path] = map_file(self._files, file.path)
+                view = self._views[file.path] = map_file(
+                    self._files, file.path, scattered=self._scattered
+                )
             return view, offset - file.first_offset
         return None
 

@@ -69,7 +69,7 @@ class _FactsReader:
 
     def read(self) -> StoreFacts:
         directory, files = self.directory, self.files
-        units = QueueUnits(files, directory)
+        units = QueueUnits(files, directory, scattered=True)
         begin = directory.logs[0].first_offset if directory.logs else 0
         queues = tuple(
             read_ends(queue, units(queue.topic.encode(), queue.queue_id), begin)
@@ -248,7 +248,7 @@ class _FactsReader:
             if file.size < layout.INDEX_HEADER_SIZE:
                 self._find(FindingCode.INDEX_HEADER, file.path, f"{file.size} bytes")
                 continue
-            header = IndexHeader.decode(map_file(self.files, file.path))
+            header = IndexHeader.decode(map_file(self.files, file.path, scattered=True))
             facts.append(
                 IndexFacts(
                     name=file.path.rpartition("/")[2],

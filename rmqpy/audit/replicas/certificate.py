@@ -41,7 +41,7 @@ from typing import Any, Final
 from attrs import asdict, define, field
 
 from rmqpy.audit.checks.key_check import KeyHole
-from rmqpy.audit.facts.learned import ProofAge, age_of_json
+from rmqpy.audit.facts.proof_age import ProofAge, age_of_json
 from rmqpy.audit.replicas.message_comparison import (
     DifferenceGroup,
     MessageDifference,

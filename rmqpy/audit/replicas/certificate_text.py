@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rmqpy.audit.facts.learned import age_sentences
+from rmqpy.audit.facts.proof_age import age_sentences
 from rmqpy.audit.replicas.certificate import Certificate, Comparison, Subject
 from rmqpy.audit.replicas.message_comparison import DifferenceGroup
 from rmqpy.audit.scan.findings import FindingCode

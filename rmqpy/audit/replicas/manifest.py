@@ -43,8 +43,8 @@ from rmqpy.audit.checks.key_check import KeyHole
 from rmqpy.audit.checks.learned_runner import LearnedRunner
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.file_md5 import FilePart
-from rmqpy.audit.facts.learned import ProofAge, age_of_json
 from rmqpy.audit.facts.log_reader import Slot
+from rmqpy.audit.facts.proof_age import ProofAge, age_of_json
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.facts.table_content import TableFacts, read_table_facts
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory

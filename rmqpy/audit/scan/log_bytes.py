@@ -37,9 +37,14 @@ class LogBytes:
         return content_end(self.view[: self.data_end], position)
 
 
-def map_log(files: FileSystem, path: str) -> LogBytes:
-    """Map a log file without keeping it open: the mapping lives as long as the view."""
+def map_log(files: FileSystem, path: str, *, scattered: bool = False) -> LogBytes:
+    """Map a log file without keeping it open: the mapping lives as long as the view.
+
+    With ``scattered``, the system reads no pages ahead.
+    """
     file = files.open_readonly(path)
+    if scattered:
+        file.use_in_place()
     found = LogBytes(file.view, min(file.data_end(0), len(file.view)))
     file.close()
     return found

@@ -55,16 +55,27 @@ class QueueBounds:
         return self.max_offset - self.min_offset
 
 
-def map_file(files: FileSystem, path: str) -> memoryview:
-    """Return the bytes of a file without keeping it open: the mapping lives as long as the view."""
+def map_file(files: FileSystem, path: str, *, scattered: bool = False) -> memoryview:
+    """Return the bytes of a file without keeping it open: the mapping lives as long as the view.
+
+    With ``scattered``, the system reads no pages ahead: a look at one page of a mapped file may
+    read megabytes otherwise.
+    """
     file = files.open_readonly(path)
+    if scattered:
+        file.use_in_place()
     view = file.view
     file.close()
     return view
 
 
-def map_units(files: FileSystem, segments: LogSegments, any_tags: bool = False) -> UnitRow | None:
-    """Map all segments of a queue or index, or return None if there are none."""
+def map_units(
+    files: FileSystem, segments: LogSegments, any_tags: bool = False, *, scattered: bool = False
+) -> UnitRow | None:
+    """Map all segments of a queue or index, or return None if there are none.
+
+    ``scattered`` means that few of the units will be read.
+    """
     if not segments:
         return None
     size = segments.file_size
@@ -74,15 +85,21 @@ def map_units(files: FileSystem, segments: LogSegments, any_tags: bool = False) 
     for file in segments.files:
         number, remainder = divmod(file.first_offset - segments.first_offset, size)
         if not remainder and file.size == size and number < len(views):
-            views[number] = map_file(files, file.path)
+            views[number] = map_file(files, file.path, scattered=scattered)
     return UnitRow(tuple(views), segments.first_offset, size, any_tags)
 
 
 class QueueUnits:
-    """The units of all queues of a store, mapped on first use. Thread-safe."""
+    """The units of all queues of a store, mapped on first use. Thread-safe.
 
-    def __init__(self, files: FileSystem, directory: StoreDirectory) -> None:
+    ``scattered`` means that few of them will be read.
+    """
+
+    def __init__(
+        self, files: FileSystem, directory: StoreDirectory, *, scattered: bool = False
+    ) -> None:
         self._files = files
+        self._scattered = scattered
         self._folders = {
             (queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id): queue
             for queue in directory.queues
@@ -95,11 +112,12 @@ class QueueUnits:
         with self._lock:
             if key not in self._units:
                 folder = self._folders.get(key)
-                any_tags = topic == _SCHEDULE_TOPIC
-                self._units[key] = (
-                    map_units(self._files, folder.segments, any_tags) if folder else None
-                )
+                self._units[key] = self._map(folder, topic) if folder else None
             return self._units[key]
+
+    def _map(self, folder: QueueFolder, topic: bytes) -> UnitRow | None:
+        any_tags = topic == _SCHEDULE_TOPIC
+        return map_units(self._files, folder.segments, any_tags, scattered=self._scattered)
 
 
 def read_ends(

@@ -46,6 +46,6 @@ def _sealed(files: FileSystem, row: Sequence[LogFile]) -> Iterator[str]:
 def _has_content(files: FileSystem, log_file: LogFile) -> bool:
     file = files.open_readonly(log_file.path)
     try:
-        return any(file.view[:HEAD_BYTES])
+        return any(file.read(0, min(HEAD_BYTES, file.size)))
     finally:
         file.close()

@@ -35,7 +35,7 @@ def add_verbs(verbs: Commands) -> None:
 def _check(options: argparse.Namespace) -> int:
     from attrs import asdict
 
-    from rmqpy.audit.facts.learned import age_sentences
+    from rmqpy.audit.facts.proof_age import age_sentences
     from rmqpy.upgrade.checks.group_checks import CHECKS, logs_verdict, run_checks
     from rmqpy.upgrade.checks.summary import summarize
 

@@ -9,9 +9,11 @@ again for the comparison with the other. Both functions exist in C too.
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from array import array
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, field
 
@@ -21,12 +23,14 @@ from rmqpy.codec.layout import QUEUE_FILLER_SIZE
 from rmqpy.codec.tally.kernel import entry_digest, key_digest, tags_digest, unit_digest
 from rmqpy.codec.units import INDEX_ENTRY, INDEX_SLOT, QUEUE_UNIT, index_entry_position
 
-__all__ = ["IndexSums", "UnitSums", "sum_units", "walk_index"]
+__all__ = ["IndexSums", "UnitSums", "rewind_index", "slots_digest", "sum_units", "walk_index"]
 
 UnitSums = dict[int, tuple[int, int, int]]
 """Number of the log file (offset divided by the file size) → (count, sum of :func:`unit_digest`,
 sum of :func:`tags_digest` or :func:`entry_digest`).
 """
+SlotState = tuple[int, "array[int]"]
+"""(Number of an entry, and for each slot that of its newest entry before it)."""
 _MASK64: Final = (1 << 64) - 1
 
 
@@ -34,15 +38,25 @@ _MASK64: Final = (1 << 64) - 1
 class IndexSums:
     """The walk over the entries of a key index file.
 
-    ``wrong`` counts entries that do not link to the previous one of their slot, and slots that do
-    not lead to their newest entry. ``files`` maps numbers of log files to (count, sum of
-    :func:`key_digest`).
+    ``wrong`` counts entries that do not link to the previous one of their slot, ``wrong_slots``
+    slots that do not lead to their newest entry. ``files`` maps numbers of log files to (count, sum
+    of :func:`key_digest`). ``slots`` is the digest of the slots that the entries lead to.
     """
 
     wrong: int = 0
+    wrong_slots: int = 0
     used_slots: int = 0
     max_offset: int = -1
     files: dict[int, tuple[int, int]] = field(factory=dict)
+    slots: str = ""
+
+
+def slots_digest(newest: array[int]) -> str:
+    """Return the digest of slots as they are in the file."""
+    swapped = array("i", newest)
+    if sys.byteorder == "little":
+        swapped.byteswap()
+    return hashlib.blake2b(swapped, digest_size=16).hexdigest()
 
 
 def sum_units_in_python(
@@ -72,16 +86,42 @@ def sum_units_in_python(
     return sums
 
 
+def rewind_index_in_python(
+    view: memoryview, slot_count: int, first: int, entry_end: int
+) -> array[int] | None:
+    """Return what the slots of a key index file were before the entries from ``first`` to before
+    ``entry_end`` were added, or None if these are not the newest entries of their slots.
+    """
+    newest = array("i", bytes(4 * slot_count))
+    for slot in range(slot_count):
+        position = layout.INDEX_HEADER_SIZE + slot * layout.INDEX_SLOT_SIZE
+        (newest[slot],) = INDEX_SLOT.unpack_from(view, position)
+    for number in range(entry_end - 1, first - 1, -1):
+        position = index_entry_position(number, slot_count)
+        key_hash, _, _, previous = INDEX_ENTRY.unpack_from(view, position)
+        if key_hash < 0 or newest[key_hash % slot_count] != number:
+            return None
+        newest[key_hash % slot_count] = previous
+    return newest
+
+
 def walk_index_in_python(
-    view: memoryview, slot_count: int, entry_end: int, log_file_size: int, low: int, high: int
+    view: memoryview,
+    slot_count: int,
+    entry_end: int,
+    log_file_size: int,
+    low: int,
+    high: int,
+    since: SlotState | None = None,
 ) -> IndexSums:
-    """Walk the entries 1 to ``entry_end`` (exclusive) of the key index file in ``view``.
+    """Walk the entries up to ``entry_end`` (exclusive) of the key index file in ``view``: from the
+    first one, or ``since`` a state of the slots, which is changed.
 
     Only entries of messages in ``[low, high)`` are summed.
     """
     result = IndexSums()
-    newest = array("i", bytes(4 * slot_count))
-    for number in range(1, entry_end):
+    first, newest = since or (1, array("i", bytes(4 * slot_count)))
+    for number in range(first, entry_end):
         position = index_entry_position(number, slot_count)
         key_hash, offset, _, previous = INDEX_ENTRY.unpack_from(view, position)
         if low <= offset < high:
@@ -99,20 +139,34 @@ def walk_index_in_python(
         position = layout.INDEX_HEADER_SIZE + slot * layout.INDEX_SLOT_SIZE
         (head,) = INDEX_SLOT.unpack_from(view, position)
         result.used_slots += head != 0
-        result.wrong += head != newest[slot]
+        result.wrong_slots += head != newest[slot]
+    result.slots = slots_digest(newest)
     return result
 
 
 _SumUnits = Callable[[memoryview, int, int, int], UnitSums]
-_WalkIndex = Callable[[memoryview, int, int, int, int, int], IndexSums]
+_RewindIndex = Callable[[memoryview, int, int, int], "array[int] | None"]
 
 
-def _choose() -> tuple[_SumUnits, _WalkIndex]:
+class _WalkIndex(Protocol):
+    def __call__(
+        self,
+        view: memoryview,
+        slot_count: int,
+        entry_end: int,
+        log_file_size: int,
+        low: int,
+        high: int,
+        since: SlotState | None = None,
+    ) -> IndexSums: ...
+
+
+def _choose() -> tuple[_SumUnits, _WalkIndex, _RewindIndex]:
     if backend.implementation == "c":
         from rmqpy.codec.tally import native_sums
 
-        return native_sums.sum_units, native_sums.walk_index
-    return sum_units_in_python, walk_index_in_python
+        return native_sums.sum_units, native_sums.walk_index, native_sums.rewind_index
+    return sum_units_in_python, walk_index_in_python, rewind_index_in_python
 
 
-sum_units, walk_index = _choose()
+sum_units, walk_index, rewind_index = _choose()

@@ -9,9 +9,9 @@ from array import array
 from typing import Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums
+from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums, slots_digest
 
-__all__ = ["sum_units", "walk_index"]
+__all__ = ["rewind_index", "sum_units", "walk_index"]
 
 _ROWS: Final = 4096
 _MASK64: Final = (1 << 64) - 1
@@ -44,14 +44,32 @@ def sum_units(view: memoryview, unit_size: int, first: int, log_file_size: int) 
     return sums
 
 
+def rewind_index(
+    view: memoryview, slot_count: int, first: int, entry_end: int
+) -> array[int] | None:
+    """See :func:`rmqpy.codec.tally.derived_sums.rewind_index_in_python`."""
+    newest = array("i", bytes(4 * slot_count))
+    state = ffi.new("rmq_index_walk *")
+    kept = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int32_t[]", newest)
+    state.view, state.newest = kept
+    state.slot_count, state.entry, state.entry_end = slot_count, first, entry_end
+    return newest if lib.rmq_rewind_index(state) else None
+
+
 def walk_index(
-    view: memoryview, slot_count: int, entry_end: int, log_file_size: int, low: int, high: int
+    view: memoryview,
+    slot_count: int,
+    entry_end: int,
+    log_file_size: int,
+    low: int,
+    high: int,
+    since: SlotState | None = None,
 ) -> IndexSums:
     """See :func:`rmqpy.codec.tally.derived_sums.walk_index_in_python`."""
     result = IndexSums()
     columns = lib.RMQ_KEY_COLUMNS
     rows = array("q", bytes(8 * columns * _ROWS))
-    newest = array("i", bytes(4 * slot_count))
+    first, newest = since or (1, array("i", bytes(4 * slot_count)))
     state = ffi.new("rmq_index_walk *")
     kept = (
         ffi.from_buffer("uint8_t[]", view),
@@ -59,7 +77,7 @@ def walk_index(
         ffi.from_buffer("int32_t[]", newest),
     )
     state.view, state.rows, state.newest = kept
-    state.slot_count, state.entry_end, state.entry = slot_count, entry_end, 1
+    state.slot_count, state.entry_end, state.entry = slot_count, entry_end, first
     state.log_file_size, state.low, state.high = log_file_size, low, high
     state.row_capacity, state.max_offset = _ROWS, -1
     finished = False
@@ -70,6 +88,7 @@ def walk_index(
             before = result.files.get(file, (0, 0))
             result.files[file] = before[0] + count, (before[1] + total) & _MASK64
         state.row_count = 0
-    result.wrong, result.used_slots = state.wrong, state.used_slots
-    result.max_offset = state.max_offset
+    result.wrong, result.wrong_slots = state.wrong, state.wrong_slots
+    result.used_slots, result.max_offset = state.used_slots, state.max_offset
+    result.slots = slots_digest(newest)
     return result
