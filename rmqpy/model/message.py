@@ -49,14 +49,18 @@ class _DecodedLater:
         _source: tuple[Callable[[bytes], Any], bytes]
 
         def __getattr__(self, name: str) -> Any:
+            read: Callable[[str], Any] = super().__getattribute__
             if name == "_source" or name not in type(self).__slots__:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-            decode, source = self._source
-            decoded = decode(source)
-            for each in fields(type(self)):
-                object.__setattr__(self, each.name, getattr(decoded, each.name))
-            object.__delattr__(self, "_source")
-            return getattr(self, name)
+            try:
+                decode, source = read("_source")
+                decoded = decode(source)
+                for each in fields(type(self)):
+                    object.__setattr__(self, each.name, getattr(decoded, each.name))
+                object.__delattr__(self, "_source")
+            except AttributeError:
+                pass  # Another thread has decoded it at the same time.
+            return read(name)
 
 
 @define(slots=True, kw_only=True, frozen=True)

@@ -87,6 +87,19 @@ def test_a_record_has_no_other_attributes() -> None:
             each.topic = "U"  # type: ignore[misc]
 
 
+def test_two_threads_may_decode_a_record_at_the_same_time() -> None:
+    found = read_record(record(), 0)
+
+    def interrupted(raw: bytes) -> StoredMessage:
+        object.__setattr__(found, "_source", (decode_message, raw))
+        assert found.topic == "T"  # the other thread
+        return decode_message(raw)
+
+    object.__setattr__(found, "_source", (interrupted, record()))
+    assert found.properties == {"TAGS": "a"}
+    assert found == decode_message(record())
+
+
 def test_the_bytes_of_a_record_are_kept_until_it_is_decoded() -> None:
     found = read_record(record(), 0)
     assert (found.body, found.queue_offset) == (b"hello", 0)
