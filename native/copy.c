@@ -42,7 +42,7 @@ typedef struct {
     int32_t sys_flag, reconsume_times;
 } copy_target;
 
-static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t size)
+const uint8_t *rmq_read_log(const rmq_core *core, int64_t offset, int64_t size)
 {
     if (offset < core->log_min || size <= 0 || size > core->confirm_offset - offset)
         return NULL;
@@ -53,7 +53,7 @@ static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t siz
 /* Read a record of the version that brokers write, whose properties are plain ASCII. */
 static int read_stored(const rmq_core *core, int64_t offset, int64_t size, stored_message *stored)
 {
-    const uint8_t *const record = stored->record = read_log(core, offset, size);
+    const uint8_t *const record = stored->record = rmq_read_log(core, offset, size);
 
     if (record == NULL || size < (int32_t)RMQ_RECORD_SIZE_MIN || rmq_load_int(record) != size
         || rmq_load32(record + 4) != RMQ_MESSAGE_MAGIC_V1
@@ -73,7 +73,7 @@ static int read_stored(const rmq_core *core, int64_t offset, int64_t size, store
 /* Read the record at an offset that a client names. */
 static int read_named(const rmq_core *core, int64_t offset, stored_message *stored)
 {
-    const uint8_t *const head = read_log(core, offset, RMQ_RECORD_SIZE_MIN);
+    const uint8_t *const head = rmq_read_log(core, offset, RMQ_RECORD_SIZE_MIN);
 
     return head == NULL ? RMQ_NEEDS_PYTHON : read_stored(core, offset, rmq_load_int(head), stored);
 }

@@ -400,7 +400,7 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
         return rmq_pull(core, peer, request, (rmq_slice){frame, (size_t)length});
     if (request->code == 36 || request->code == 37)
         return rmq_copy_message(core, peer, request);
-    if (request->code == 15 || request->code == 30 || request->code == 31)
+    if (request->code == 15 || (request->code >= 29 && request->code <= 31))
         return rmq_answer_offset(core, peer, request);
     const int verdict = handle_send(core, peer, model, send);
     if (send->route != OWN_QUEUE)

@@ -25,7 +25,7 @@ static const char *const PULL_NAMES[] = {
 static const char *const END_NAMES[] = {
     "producerGroup", "tranStateTableOffset", "commitLogOffset", "commitOrRollback", "msgId"
 };
-static const char *const OFFSET_NAMES[] = {"topic", "queueId", "consumerGroup", "commitOffset"};
+static const char *const OFFSET_NAMES[] = {"topic", "queueId", "consumerGroup", "commitOffset", "timestamp"};
 static const char *const RETURN_NAMES[] = {"offset", "group", "delayLevel", "maxReconsumeTimes"};
 
 static int find_name(const char *const *names, size_t count, const uint8_t *name, size_t length)
@@ -44,6 +44,7 @@ static int text_number(int32_t code, const uint8_t *name, size_t length)
     case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXT_COUNT ? name[0] - 'a' : -1;
     case 10: return find_name(SEND_NAMES, sizeof SEND_NAMES / sizeof *SEND_NAMES, name, length);
     case 15:
+    case 29:
     case 30:
     case 31: return find_name(OFFSET_NAMES, sizeof OFFSET_NAMES / sizeof *OFFSET_NAMES, name, length);
     case 36: return find_name(RETURN_NAMES, sizeof RETURN_NAMES / sizeof *RETURN_NAMES, name, length);
@@ -60,7 +61,7 @@ static int may_be_model(int32_t code)
 
 static int is_fast_path_code(int32_t code)
 {
-    return may_be_model(code) || code == 36 || code == 37 || code == 15 || code == 30 || code == 31;
+    return may_be_model(code) || code == 36 || code == 37 || code == 15 || (code >= 29 && code <= 31);
 }
 
 static void skip_blanks(cursor *in)

@@ -171,10 +171,8 @@ static const uint8_t *read_log(const rmq_core *core, int64_t offset, int64_t siz
     return offset < last->begin || size > last->end - offset ? NULL : last->view + (offset - last->begin);
 }
 
-/* Return whether the record is the one that the unit describes (is_message of
- * rmqpy/store/queues/unit_check.py). */
-static int is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset,
-                      rmq_record_places *places)
+int rmq_is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset,
+                   rmq_record_places *places)
 {
     return rmq_load_int(record) == size && rmq_load_int(record + QUEUE_ID_POSITION) == queue_id
         && rmq_load_long(record + QUEUE_OFFSET_POSITION) == queue_offset
@@ -189,7 +187,7 @@ static int match_record(const rmq_sql_program *program, const uint8_t *record, i
 {
     rmq_record_places places;
 
-    if (!is_message(record, size, topic, queue_id, queue_offset, &places))
+    if (!rmq_is_message(record, size, topic, queue_id, queue_offset, &places))
         return RMQ_MATCH_PYTHON;
     const int result = rmq_sql_match(program, record + places.properties, (int64_t)places.properties_length);
     return rmq_lost_pages() > 0 && rmq_is_lost(record, size) ? RMQ_MATCH_PYTHON : result;
@@ -276,7 +274,7 @@ static int all_match_units(const page *found, rmq_text topic, int64_t queue_id)
     rmq_record_places places;
 
     for (int64_t i = 0; i < found->count; i++)
-        if (!is_message(found->messages[i], found->sizes[i], topic, queue_id, found->offsets[i], &places))
+        if (!rmq_is_message(found->messages[i], found->sizes[i], topic, queue_id, found->offsets[i], &places))
             return 0;
     return 1;
 }

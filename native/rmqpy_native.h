@@ -173,7 +173,7 @@ typedef struct {
     int32_t is_retry;        /* a retry topic; the fields below are those of its group */
     int32_t retry_times_max; /* a message that was retried this often becomes a dead letter */
     int32_t accepts_returns; /* C accepts messages that the group sends back */
-    int32_t shows_offsets;   /* C answers requests for the first and the next offset of its queues */
+    int32_t shows_offsets;   /* C answers requests for offsets of its queues */
 } rmq_topic;
 
 /* Cells of `state`, which is shared with rmqpy/store/queues/consume_queue.py. */
@@ -392,7 +392,8 @@ enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDE
 
 /* Replies, each with a JSON and then a binary header. A pull finds messages, misses (none of the
  * messages that it passed had its tags), or is at the end of its queue. A copy is the end of a
- * transaction, or a message that was sent back. An offset is the first or the next one of a queue. */
+ * transaction, or a message that was sent back. An offset is the first or the next
+ * one of a queue, or that of a time. */
 enum rmq_kind {
     RMQ_SEND_JSON,
     RMQ_SEND_BINARY,
@@ -1090,6 +1091,14 @@ typedef struct {
 /* Measure the record at `start`, which has at most `rest` bytes. Returns RMQ_END if it is valid. */
 enum rmq_stop rmq_measure_record(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places);
 
+/* Return `size` readable bytes of the log, or NULL if they are not mapped. */
+const uint8_t *rmq_read_log(const rmq_core *core, int64_t offset, int64_t size);
+
+/* Return whether the record of `size` bytes is the one that a unit describes (is_message of
+ * rmqpy/store/queues/unit_check.py). */
+int rmq_is_message(const uint8_t *record, int64_t size, rmq_text topic, int64_t queue_id, int64_t queue_offset,
+                   rmq_record_places *places);
+
 #define RMQ_TEXT_COUNT 14
 
 typedef struct {
@@ -1138,7 +1147,7 @@ enum rmq_end_text { END_GROUP, END_QUEUE_OFFSET, END_OFFSET, END_KIND, END_MSG_I
 
 enum rmq_return_text { RETURN_OFFSET, RETURN_GROUP, RETURN_LEVEL, RETURN_TIMES_MAX };
 
-enum rmq_offset_text { OFFSET_TOPIC, OFFSET_QUEUE_ID, OFFSET_GROUP, OFFSET_COMMIT };
+enum rmq_offset_text { OFFSET_TOPIC, OFFSET_QUEUE_ID, OFFSET_GROUP, OFFSET_COMMIT, OFFSET_TIMESTAMP };
 
 /* Read the header of a frame into `model->request`. Returns 0 if Python must read it. A model
  * belongs to one buffer; its `begin` is NULL at first. */

@@ -73,6 +73,7 @@ RETURNED_MAX: Final = 256
 _OFFSETS: Final = frozenset(
     {
         RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         RequestCode.GET_MAX_OFFSET,
         RequestCode.GET_MIN_OFFSET,
     }
@@ -581,7 +582,9 @@ class FastPath:
             if self._deps.offsets.queues(group, topic):
                 self._tables.learn_commit(group, topic)
         else:
-            self._tables.learn_offsets(topic, int(queue_id))
+            timestamp = fields.get("timestamp", "")
+            known = timestamp.isdecimal() and len(timestamp) < 19
+            self._tables.learn_offsets(topic, int(queue_id), int(timestamp) if known else None)
 
     def _learn_log(self, offset: str) -> None:
         if offset.isdecimal() and len(offset) < 19:

@@ -290,10 +290,26 @@ class FastPathTables:
         if settings.retry_queue_nums == 1 and self._learn_retry(topic, slot):
             self._core.topics[slot.number].accepts_returns = True
 
-    def learn_offsets(self, topic: str, queue_id: int) -> None:
-        """Learn a queue of which Python has shown an offset."""
-        if self._sources.topics.get(topic) is not None and self.learn_queue(topic, queue_id):
-            self._core.topics[self._topics[topic].number].shows_offsets = True
+    def learn_offsets(self, topic: str, queue_id: int, timestamp_ms: int | None) -> None:
+        """Learn a queue of which Python has shown an offset, and the files that a search for this
+        store time reads.
+        """
+        if self._sources.topics.get(topic) is None or not self.learn_queue(topic, queue_id):
+            return
+        self._core.topics[self._topics[topic].number].shows_offsets = True
+        if timestamp_ms is None:
+            return
+        queue, reader = self._queues[topic, queue_id].queue, self._sources.store.reader
+        low, high = int(queue.min_offset), int(queue.max_offset)
+        while low < high:
+            middle = (low + high) // 2
+            self._learn_page(topic, queue_id, middle)
+            if reader.store_timestamp_at(topic, queue_id, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        for offset in (low - 1, low):
+            self._learn_page(topic, queue_id, offset)
 
     def learn_commit(self, group: str, topic: str) -> None:
         """Learn a group of which Python has stored an offset in this topic."""
@@ -322,6 +338,10 @@ class FastPathTables:
         if reader is None or not self.learn_queue(topic, queue_id):
             return
         reader.accounts |= accounts
+        self._learn_page(topic, queue_id, offset)
+
+    def _learn_page(self, topic: str, queue_id: int, offset: int) -> None:
+        """Map the files of a unit of a known queue, and of its message."""
         queue = self._queues[topic, queue_id]
         if queue.files.changed():
             number = self._topics[topic].queues[queue_id]
@@ -329,8 +349,7 @@ class FastPathTables:
         queue.files.learn(offset * QUEUE_UNIT_SIZE)
         unit = queue.queue.unit(offset)
         if unit is not None:
-            for files in self._log_files:
-                files.learn(unit[0])
+            self.learn_log(unit[0])
 
     def learn_expression(self, reader_name: tuple[str, str], text: str) -> None:
         """Learn the SQL92 expression of a pull that Python has answered."""

@@ -14,8 +14,9 @@ from rmqpy.remoting.bodies import SubscriptionGroupConfig
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
-UPDATE, MAX, MIN, QUERY = (
+UPDATE, SEARCH, MAX, MIN, QUERY = (
     int(RequestCode.UPDATE_CONSUMER_OFFSET),
+    int(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP),
     int(RequestCode.GET_MAX_OFFSET),
     int(RequestCode.GET_MIN_OFFSET),
     int(RequestCode.QUERY_CONSUMER_OFFSET),
@@ -33,12 +34,14 @@ def send(queue_id: int, topic: str = "T") -> bytes:
     return frame(310, {**fields, "g": "1", "h": "0"}, body=b"body")
 
 
-def about_queue(rng: random.Random) -> bytes:
+def about_queue(rng: random.Random, now_ms: int) -> bytes:
     fields = {
         "topic": rng.choice(["T"] * 8 + ["U", "none", "b@d"]),
         "queueId": rng.choice(["0", "0", "1", "2", "3"] * 3 + ["9", "-1", "70000", "x"]),
     }
-    code = rng.choice([UPDATE, UPDATE, MAX, MIN, QUERY])
+    code = rng.choice([UPDATE, UPDATE, SEARCH, SEARCH, MAX, MIN, QUERY])
+    if code == SEARCH:
+        fields["timestamp"] = str(rng.choice([now_ms - rng.randrange(-9, 70)] * 9 + [0, -1]))
     if code in (UPDATE, QUERY):
         fields["consumerGroup"] = rng.choice(["CG"] * 6 + ["other", "b@d"])
         fields["commitOffset"] = rng.choice(["0", "5", "77"] * 4 + ["-1", "", "1" * 19])
@@ -61,7 +64,7 @@ def test_random_requests_are_answered_alike(
         side.connect(("10.0.0.1", 1234))
         side.receive(0, frame(200, {}, body=SubscriptionGroupConfig(group_name="CG").encode()))
     for turn in range(30):
-        frames = [about_queue(rng) for _ in range(12)]
+        frames = [about_queue(rng, both[0].harness.scheduler.now_ms()) for _ in range(16)]
         frames += [send(rng.randrange(4), rng.choice("TU")) for _ in range(3)]
         if turn % 10 == 9:
             config = SubscriptionGroupConfig(group_name="CG", consume_enable=turn != 9)
@@ -73,11 +76,11 @@ def test_random_requests_are_answered_alike(
             side.end_turn()
             side.harness.scheduler.advance(2)
     assert_same(both)
-    assert sum(both[1].handed_back[code] for code in (UPDATE, MAX, MIN)) < 200, "of 288"
+    assert sum(both[1].handed_back[code] for code in (UPDATE, SEARCH, MAX, MIN)) < 300, "of 410"
 
 
 @pytest.mark.parametrize("binary", [False, True])
-@pytest.mark.parametrize("code", [UPDATE, MAX, MIN])
+@pytest.mark.parametrize("code", [UPDATE, SEARCH, MAX, MIN])
 def test_after_the_first_one_c_answers(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], code: int, binary: bool
 ) -> None:
@@ -85,6 +88,8 @@ def test_after_the_first_one_c_answers(
     fields = {"topic": "T", "queueId": "0"}
     if code == UPDATE:
         fields |= {"consumerGroup": "CG", "commitOffset": "1"}
+    if code == SEARCH:
+        fields["timestamp"] = str(both[0].harness.scheduler.now_ms() + 1)
     config = SubscriptionGroupConfig(group_name="CG").encode()
     for side in both:
         side.connect(("10.0.0.1", 1234))
