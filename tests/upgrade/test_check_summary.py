@@ -48,6 +48,31 @@ def test_an_empty_member_is_one_line(
     assert "FINDING" not in out and len(lines) <= 16
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("offset", "sentences"),
+    [
+        (
+            0,
+            (
+                "FINDING [tables-agree] n0, n1: delayOffset.json: n0 is behind n1 by 7 messages",
+                "note    [offsets-in-range] n0: delayOffset.json: delay level 1 is at 0, whose"
+                " message was due 29 s before the last message was stored",
+            ),
+        ),
+        (900, ("FINDING [offsets-in-range] n0: delayOffset.json: n0 has 1 impossible offset",)),
+    ],
+)
+def test_a_delay_offset_that_is_overdue_or_ahead_is_found(
+    classic: Path, check: Check, offset: int, sentences: tuple[str, ...]
+) -> None:
+    for path in (classic / "n0/config").glob("delayOffset.json*"):
+        path.write_text(re.sub(r"\b1:\d+", f"1:{offset}", path.read_text()))
+    code, out = check(*named(classic, "n0", "n1", "n2"), "--details")
+    assert code == 2
+    assert all(sentence in out for sentence in sentences), out
+
+
 def test_a_switch_that_lost_messages_names_them(
     golden_copy: Callable[[str], Path], check: Check
 ) -> None:
