@@ -308,6 +308,8 @@ class _Reading:
         self.unknown: dict[str, str] = {}
         self._texts: dict[str, str] = {}
         self._where: dict[str, str] = {}
+        self._file = ""
+        """The begin of an error about a key that the configuration file does not set."""
 
     def take_file(self, path: str | Path | None) -> None:
         if path is None:
@@ -321,6 +323,7 @@ class _Reading:
 
     def take_text(self, path: str, text: str) -> None:
         """Process the content of a file."""
+        self._file = f"{path}: "
         seen: dict[str, int] = {}
         for item in parse_properties(text, path):
             if item.key in seen:
@@ -409,7 +412,7 @@ class _Reading:
     def fault(self, name: str, reason: str, allowed: str) -> ConfigError:
         """Return the error of a value that contradicts other keys."""
         if name not in self._texts:
-            return ConfigError(f"{name} is not set: {reason}; allowed: {allowed}")
+            return ConfigError(f"{self._file}{name} is not set: {reason}; allowed: {allowed}")
         return config_fault(self._where[name], name, self._texts[name], reason, allowed)
 
     def is_set(self, name: str) -> bool:

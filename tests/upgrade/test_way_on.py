@@ -96,6 +96,26 @@ class Operator:
             r"the plan is signed: give the key with --key": lambda _: f"{line} --key key",
             r"plan again": lambda _: self.finish(PLAN),
             r"give --self-id and --peers": lambda _: f"{line} --peers '{PEERS}' {IDS}",
+            r"rmqpy upgrade rollback takes a switch without entries back": self.roll_back,
+            r"finish with rmqpy upgrade (rollback \S+)": lambda found: self.run(found[1]) and None,
+            r"sign it when planning, with --key": self.plan_signed,
+            r"plan again with the key": self.plan_signed,
+            r"give more members, or (--cut-index \d+)": lambda found: f"{line} {found[1]}",
+            r"expected a member .* give another one with --from": lambda _: JOIN,
+            r"if it is this node's, give (\w+)=DIR": lambda found: line.replace(
+                "=n1", f"={found[1]}"
+            ),
+            r"give it as (\w+)=DIR": lambda found: f"{line} {found[1]}={found[1]}",
+            r"is not known; pass it with -c (\w+)=FILE": (
+                lambda found: f"{line} -c {found[1]}={found[1]}.conf"
+            ),
+            r"(\w+)\.conf: dLegerSelfId is not set.*allowed: one letter and a number": (
+                self.name_member
+            ),
+            r"found a plan for '(\S+)', expected one for '(\S+)'": self.move_back,
+            r"Give another (one|directory)": lambda _: re.sub(r"--into \S+", "--into new", line),
+            r"Leave DLedger with rmqpy upgrade leave": lambda _: LEAVE,
+            r"run rmqpy upgrade (finalize \S+)": self.finalize,
         }
         for pattern, remedy in remedies.items():
             found = re.search(pattern, err)
@@ -128,6 +148,27 @@ class Operator:
     def configure(self, name: str, found: re.Match[str]) -> None:
         conf, (key, value) = self.root / f"{name}.conf", found.groups()
         conf.write_text(re.sub(rf"(?m)^{key}=.*$", f"{key}={value}", conf.read_text()))
+
+    def roll_back(self, _: re.Match[str]) -> str:
+        for name in ("n0", "n1", "n2"):
+            code, _out, err = self.run(f"rollback {name}")
+            assert code == 0, err
+        return f"check {SHOWN}"
+
+    def plan_signed(self, _: re.Match[str]) -> None:
+        assert self.run(f"{PLAN} --key key")[0] == 0
+
+    def name_member(self, found: re.Match[str]) -> None:
+        with (self.root / f"{found[1]}.conf").open("a") as conf:
+            conf.write(f"dLegerSelfId={found[1]}\n")
+
+    def move_back(self, found: re.Match[str]) -> str:
+        Path(found[2]).rename(found[1])
+        return f"rollback {found[1]}"
+
+    def finalize(self, found: re.Match[str]) -> None:
+        code, _, err = self.run(found[1])
+        assert code == 0, err
 
     def quarantine(self, found: re.Match[str]) -> None:
         main(["store", "fsck", found[1], "--quarantine", "--yes"])
@@ -338,3 +379,98 @@ def test_a_plan_of_an_earlier_state(lagging: Path, run: RunUpgrade) -> None:
     operator.finish(f"apply --plan plan.json --node n1 {SHOWN}")
     assert operator.taken == ["plan again"]
     assert run(f"check {SHOWN}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_group_without_entries_that_is_to_leave(lagging: Path, run: RunUpgrade) -> None:
+    operator = Operator(lagging, run)
+    operator.finish(SWITCH)
+    operator.finish(f"{LEAVE} --role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE")
+    assert "rmqpy upgrade rollback takes a switch without entries back" in operator.taken
+    for member in ("n0", "n1", "n2"):
+        start_once(lagging, member)
+
+
+@pytest.mark.slow
+def test_a_join_from_an_empty_member(joined: Path, run: RunUpgrade) -> None:
+    shutil.rmtree(joined / "n1")
+    (joined / "n1").mkdir()
+    max((joined / "n2/commitlog").iterdir()).unlink()
+    operator = Operator(joined, run)
+    operator.finish("join n2 --from n1=n1 -c n2=n2.conf --yes")
+    assert operator.taken
+    start_once(joined, "n2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["unsigned", "changed"])
+def test_a_plan_that_is_not_signed_as_it_should_be(
+    lagging: Path, run: RunUpgrade, change: str
+) -> None:
+    (lagging / "key").write_text("secret")
+    if change == "unsigned":
+        assert run(PLAN)[0] == 0
+    else:
+        assert run(f"{PLAN} --key key")[0] == 0
+        plan = lagging / "plan.json"
+        plan.write_text(plan.read_text().replace('"reference": "n0"', '"reference": "n1"'))
+    operator = Operator(lagging, run)
+    for member in ("n0", "n1", "n2"):
+        operator.finish(f"apply --plan plan.json --node {member} {SHOWN} --key key")
+    assert operator.taken
+    assert run(f"check {SHOWN}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_directory_for_a_copy_that_has_content(joined: Path, run: RunUpgrade) -> None:
+    (joined / "full").mkdir()
+    (joined / "full/file").touch()
+    for into in ("full", "n0/inside"):
+        shutil.rmtree(joined / "new", ignore_errors=True)
+        operator = Operator(joined, run)
+        operator.finish(f"leave n0 -c n0.conf --role n0=SYNC_MASTER --apply --into {into}")
+        assert operator.taken
+
+
+OPTIONS: dict[str, tuple[str, str]] = {
+    "no source": ("apply --plan plan.json --node n1 n1 -c n1=n1.conf", "give it as"),
+    "another directory": (
+        "apply --plan plan.json --node n2 n0 n2=n1 -c n0=n0.conf -c n2=n2.conf",
+        "if it is this node's",
+    ),
+    "no broker.conf": (f"switch n0 n1 n2 --peers '{PEERS}' {IDS}", "is not known"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_line_that_lacks_something(lagging: Path, run: RunUpgrade, name: str) -> None:
+    line, remedy = OPTIONS[name]
+    assert run(PLAN)[0] == 0
+    operator = Operator(lagging, run)
+    operator.finish(line)
+    assert any(remedy in taken for taken in operator.taken), operator.taken
+    operator.finish(PLAN)
+    assert run(f"check {SHOWN}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_store_that_was_moved_after_its_plan(lagging: Path, run: RunUpgrade) -> None:
+    operator = Operator(lagging, run)
+    operator.finish(PLAN)
+    (lagging / "n2").rename(lagging / "moved")
+    operator.finish("rollback moved")
+    assert operator.taken
+    operator.finish(PLAN)
+    assert run(f"check {SHOWN}")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_member_without_its_id(joined: Path, run: RunUpgrade) -> None:
+    conf = joined / "n1.conf"
+    conf.write_text(re.sub(r"dLegerSelfId=.*\n", "", conf.read_text()))
+    operator = Operator(joined, run)
+    operator.finish(f"{LEAVE} --role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE")
+    assert operator.taken
+    for member in ("n0", "n1", "n2"):
+        start_once(joined, member)

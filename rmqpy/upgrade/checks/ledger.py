@@ -262,9 +262,11 @@ def agreed_index(ledgers: Sequence[Ledger], group_size: int) -> int:
     given.
     """
     if not is_quorum(len(ledgers), group_size):
+        last = max(each.end_index for each in ledgers)
         raise UpgradeRefusedError(
             f"{len(ledgers)} of {group_size} members are given, too few to decide what was"
-            " acknowledged; give more members, or --cut-index"
+            f" acknowledged; give more members, or --cut-index {last}, which keeps all entries of"
+            " these"
         )
     committed = max(ledger.committed_index for ledger in ledgers)
     newest = max(ledger.end_term for ledger in ledgers)

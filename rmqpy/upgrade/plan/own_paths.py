@@ -27,8 +27,9 @@ def check_own_paths(context: NodeContext, node: NodePlan) -> None:
     work = files.resolve(context.work)
     here = work == files.resolve(upgrade_work(root))
     if not here or _resolved(files, node.root) != files.resolve(root):
+        given = root if here else context.work.removesuffix(upgrade_work(""))
         raise UpgradeRefusedError(
-            f"found a plan for {node.root!r}, expected one for {root if here else context.work};"
+            f"found a plan for {node.root!r}, expected one for {given!r};"
             " nothing was changed. Give the directory of the plan, and move or copy a store only"
             " after its plans are final or rolled back"
         )

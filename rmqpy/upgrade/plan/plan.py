@@ -158,7 +158,7 @@ def check_signed(value: dict[str, Any], key: bytes | None) -> None:
     if not hmac.compare_digest(str(signature), signature_of(value, key)):
         raise UpgradeRefusedError(
             "the signature does not match: the plan was changed after it was signed, or it was"
-            " signed with another key"
+            " signed with another key. Give that key, or plan again with the key"
         )
 
 

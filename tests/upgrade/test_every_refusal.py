@@ -1,0 +1,147 @@
+"""Every refusal of the upgrade commands has a test that takes its advice, or a reason why no store
+depends on that. The refusals are collected from the source, so a new one is noticed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import rmqpy
+
+REFUSALS: Final = frozenset({"UpgradeRefusedError", "DivergedError"})
+
+WAY_ON: Final = {
+    "the replicas are {}: rmqpy upgrade plan and apply align": "test_a_group_before_the_switch",
+    "no replica contains all others": "test_a_group_before_the_switch",
+    "the broker.conf given for {} has storePathRootDir": "test_a_group_before_the_switch",
+    "{} messages of {} would be given up": "test_a_group_before_the_switch",
+    "{}: {}{}": "test_a_group_before_the_switch",  # The findings of checks and their remedies.
+    "--give-up {}: no message would be given up": "test_messages_to_give_up_that_do_not_exist",
+    "found no confirmation to {}": "test_a_join_that_nobody_has_confirmed",
+    "the plan is signed: give the key": "test_a_signed_plan_without_its_key",
+    "the plan is not signed": "test_a_plan_that_is_not_signed_as_it_should_be",
+    "the signature does not match": "test_a_plan_that_is_not_signed_as_it_should_be",
+    "the directory has changed since the plan": "test_a_plan_of_an_earlier_state",
+    "found plan {} {} in {}, expected no half-done plan": "test_a_plan_that_was_interrupted",
+    "found replicas that are {}, expected a DLedger log": (
+        "test_a_group_without_entries_that_is_to_leave"
+    ),
+    "{}: found neither an old log nor entries": "test_a_join_from_an_empty_member",
+    "--into {}: found a directory inside": "test_a_directory_for_a_copy_that_has_content",
+    "--into {}: found a file or a directory": "test_a_directory_for_a_copy_that_has_content",
+    "{} of {} members are given, too few": "test_a_directory_for_a_copy_that_has_content",
+    "{}": "test_leaving_without_roles",  # Roles that are missing, each with its option.
+    "the configuration that would be written": "test_leaving_without_roles",
+    "found no replica {}, expected it as the source": "test_a_line_that_lacks_something",
+    "the plan's part for {} is for {}": "test_a_line_that_lacks_something",
+    "{}: its broker.conf is not known": "test_a_line_that_lacks_something",
+    "{}: dLegerSelfId is not set": "test_a_member_without_its_id",
+    "found a plan for {}, expected one for": "test_a_store_that_was_moved_after_its_plan",
+}
+"""The test of test_way_on.py that takes the advice, by the begin of the refusal."""
+
+ELSEWHERE: Final = {
+    "plan {} is being rolled back": (
+        "test_leave.py::test_a_rollback_killed_at_any_operation_can_be_resumed"
+    ),
+    "{}: files that the plan moved to another file system": (
+        "test_full_disk.py::test_a_file_of_another_file_system_is_put_back_in_place_on_a_full_disk"
+    ),
+    "the old log of {} was written to after the switch": (
+        "test_align.py::test_messages_written_while_the_flag_was_off_are_refused_until_a_reference"
+        "_is_chosen"
+    ),
+    "entry {} has the same term on {} and {}": (
+        "test_join_diverged.py::test_a_changed_entry_with_equal_entries_after_it_is_damage"
+    ),
+}
+"""The test of another file that reaches the refusal, by its begin."""
+
+NO_STEP: Final = {
+    "{}: a broker is running in this directory": "stop the broker",
+    "{}: it has no log to build from": "there is nothing to do",
+    "found no plan that is applied or half done": "there is nothing to do",
+    "found {} in {}, expected a half-done plan": "there is nothing to do",
+    "found {} in {}, expected one that is applied": "there is nothing to do",
+    "found {} in {}, expected an applied plan": "there is nothing to do",
+    "{} holds no DLedger data": "there is nothing to do",
+    "{} and {} share {} {}": "the line names a directory or a file twice",
+    "switch changes directories of this host": "run it on the host of a replica",
+    "{} is on another host": "run it on that host",
+    "{}: {}": "the refusal of another host, which is one of these",
+    "--into {}: {}. Nothing was changed": "give a disk with more space",
+    "found plan {} as the newest": "it lists the plans in the order to take",
+    "rmqpy upgrade {} was begun in {} and has changed": "there is nothing to do",
+}
+"""What to do, where no command follows on a store."""
+
+NOT_TAKEN: Final = {
+    "plan {} is {} in {}: finish it with": "the same as that of plan and apply",
+    "found a plan of an earlier rmqpy": "it needs a journal that an earlier rmqpy has written",
+    "found the group {}: {}; expected it to be verified": "group commands have their own walks",
+    "this member does not have entry": "it needs members that start and catch up",
+    "the group keeps entries up to {}": "it needs members that start and catch up",
+    "the log in {} was written to since plan": "it needs a broker that writes between two plans",
+    "found {} plans that can still be rolled back": "it needs as many plans as are kept",
+    "{}. Found no record of the log as plan": "it needs a journal without its record",
+    "{}: the directory is neither as before": "it needs a file that changes between two steps",
+    "{}: found the path {}, expected one of this node": "a plan that someone has changed",
+    "{}: its DLedger log begins at {}": "the advice is to keep the directories and to export",
+}
+"""Why no test takes the advice."""
+
+
+def shape(node: ast.expr) -> str:
+    """Return the text of an argument; {} stands for what is only known when it is raised."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.BinOp):
+        return shape(node.left) + shape(node.right)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(shape, node.values))
+    return "{}"
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    """Yield module and text of each refusal."""
+    root = Path(rmqpy.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                if node.func.id in REFUSALS:
+                    yield str(path.relative_to(root)), shape(node.args[0])
+
+
+def known() -> dict[str, str]:
+    return {**WAY_ON, **ELSEWHERE, **NO_STEP, **NOT_TAKEN}
+
+
+def begins(text: str, begin: str) -> bool:
+    """Return whether a refusal is the one with this begin. Placeholders alone are the whole."""
+    return text == begin if not begin.strip("{}: ") else text.startswith(begin)
+
+
+def test_every_refusal_is_known() -> None:
+    found = list(refusals())
+    assert len(found) > 50
+    unknown = [
+        (module, text)
+        for module, text in found
+        if sum(begins(text, begin) for begin in known()) != 1
+    ]
+    assert not unknown, "add a test that takes the advice, or the reason why none does"
+    texts = [text for _, text in found]
+    gone = [begin for begin in known() if not any(begins(text, begin) for text in texts)]
+    assert not gone
+
+
+@pytest.mark.parametrize("place", sorted({*WAY_ON.values(), *ELSEWHERE.values()}))
+def test_the_test_exists(place: str) -> None:
+    file, _, name = place.rpartition("::")
+    source = (Path(__file__).parent / (file or "test_way_on.py")).read_text()
+    assert f"\ndef {name}(" in source
