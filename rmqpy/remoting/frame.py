@@ -89,8 +89,6 @@ _FLAT_HEADER: Final = re.compile(
 """The header of a command with ext fields, without a remark and escapes."""
 _ONLY_TEXTS = {str}
 _ONLY_INTS = {int}
-_COLONS = {":"}
-_COMMAS = {","}
 _NUMBERS: Final = ("code", "opaque", "flag", "version")
 _PREFIX = Struct(">II")
 _WORD = Struct(">I")
@@ -328,24 +326,23 @@ def _decode_json(header: bytes) -> RemotingCommand:
 def _decode_flat(header: re.Match[bytes]) -> RemotingCommand | None:
     """Return the command, or None if its ext fields are not plain strings."""
     code, inner, flag, language, opaque, version = header.groups()
-    # "name":"value","name":"value" without its quotes.
-    pieces = inner.decode("utf-8", "replace").split('"')
-    if (
-        len(pieces) % 4 != 1
-        or pieces[0]
-        or pieces[-1]
-        or set(pieces[2::4]) != _COLONS
-        or not set(pieces[4:-1:4]) <= _COMMAS
-    ):
+    text = inner.decode("utf-8", "replace")
+    items = text[1:-1].split('","')
+    # There is no quote but the four of each field.
+    if text[0] != '"' or text[-1] != '"' or text.count('"') != 4 * len(items):
+        return None
+    try:
+        ext_fields = dict([item.split('":"') for item in items])
+    except ValueError:
         return None
     return RemotingCommand(
         int(code),
         int(opaque),
         int(flag),
-        LANGUAGE_CODES.get(language.decode(), LANGUAGE_UNKNOWN),
+        LANGUAGE_JAVA if language == b"JAVA" else _language(language.decode()),
         int(version),
         None,
-        dict(zip(pieces[1::4], pieces[3::4], strict=True)),
+        ext_fields,
         b"",
         SERIALIZE_JSON,
         header_type=CommandHeader,
