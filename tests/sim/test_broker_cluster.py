@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 from simulator.broker_cluster import LAG_MS, BrokerCluster
+from simulator.checkers import GroupChecker
 from simulator.cluster import Outcome
 from simulator.plan import SimulationPlan, plan_of, single_broker_plan
 
@@ -66,6 +67,24 @@ def test_the_checkers_of_a_single_broker_raise_no_false_alarm(seed: int) -> None
     a kill is still there after a blackout.
     """
     run(single_broker_plan(seed))
+
+
+@pytest.mark.parametrize("working", [False, True])
+def test_a_member_whose_power_fails_at_work_may_have_cut_what_was_not_committed(
+    working: bool,
+) -> None:
+    cluster = BrokerCluster(evolve(QUIET, sync_flush=True, power=True))
+    cluster.begin()
+    cluster.start_workload()
+    cluster.advance(5000)
+    leader, checker = cluster.leader(), cluster.checker
+    assert leader is not None and isinstance(checker, GroupChecker)
+    cluster.network.isolate(leader.name, cluster.hosts)
+    cluster.advance(600)
+    view, committed = checker.views[leader.name], len(checker.invariants.committed)
+    cluster.crash(leader, power=True, working=working)
+    assert committed < len(view.entries)
+    assert view.durable_at_end == (committed if working else len(view.entries))
 
 
 def test_a_seed_replays_exactly() -> None:

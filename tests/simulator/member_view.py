@@ -166,12 +166,15 @@ class MemberView:
         parts, self._parts = self._parts, None
         driver = parts[0].driver if parts is not None else None
         kept = [] if power_lost else self.entries
-        if working or (driver is not None and driver.carrier.is_cutting):
+        may_cut = working or (driver is not None and driver.carrier.is_cutting)
+        if may_cut:
             kept = [entry for entry in kept if self.invariants.has_committed(entry)]
         if power_lost and self.durable_at_end is None:
             self.durable_at_end = self.durable_to = 0
             for entry in self.entries:
                 if not self.has_durably(entry):
+                    break
+                if may_cut and not self.invariants.has_committed(entry):
                     break
                 self.durable_at_end += 1
                 self.durable_to = entry.position + entry.size
