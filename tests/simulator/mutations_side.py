@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rmqpy.broker.processors import end_transaction
+from rmqpy.broker.services.retention import StoreCleaning
 from rmqpy.broker.services.schedule import ScheduleMessageService
 from rmqpy.broker.services.transaction_check import TransactionCheckService
 from rmqpy.broker.state.persistence import TableFile, TableWriter
@@ -24,6 +25,12 @@ def rolled_back_message_delivered(patches: Patches) -> None:
     rollback = patches.original(end_transaction, "TRANSACTION_ROLLBACK")
     patches.replace(end_transaction, "TRANSACTION_COMMIT", rollback)
     patches.replace(end_transaction, "TRANSACTION_ROLLBACK", commit)
+
+
+@group_mutation
+def half_messages_cleaned_as_unused(patches: Patches) -> None:
+    """The cleaning of unused topics deletes the queue of open transactions."""
+    patches.replace(StoreCleaning, "_is_kept", lambda self, topic, count: False)
 
 
 @group_mutation

@@ -1,10 +1,12 @@
-"""Topics and groups that a simulated administrator creates, changes and deletes, with their checks.
+"""Topics and groups that a simulated administrator creates, changes, deletes and cleans, with
+their checks.
 
 ===================  ===========================================================================
 moment               checked
 ===================  ===========================================================================
 a broker answers     with success: the change is in the durable content of the table's file, so
                      that neither a kill nor a power failure takes it
+topics are cleaned   no queue goes that has messages: the other checkers miss them
 a broker starts      it has exactly the entries of the file, or of its backup if the file is
                      damaged; and no damaged file has replaced a backup
 the end              the slaves have all entries of the leader
@@ -30,10 +32,12 @@ from rmqpy.remoting.headers import (
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
 )
+from rmqpy.testing.memory_channel import MemoryChannel
 from simulator.broker_host import PORT, ROOT, BrokerHost
 from simulator.invariants import InvariantViolationError
 from simulator.network import NetworkClient
 from simulator.virtual_time import ProcessLifetime
+from simulator.workload import TOPIC
 
 CLIENT: Final = "admin"
 TIMEOUT_MS: Final = 3000
@@ -150,6 +154,24 @@ class TableTraffic:
         command = _command(file, change.name, change.value)
         self.client.request(self.hosts[name].address, command, TIMEOUT_MS, _ignore)
         self._changes[self.client.opaque] = change
+        if change.value is None:
+            self._clean_unused_topics(self.hosts[name])
+
+    def _clean_unused_topics(self, host: BrokerHost) -> None:
+        """Delete the queues of topics that are not configured, on a broker that has the topic of
+        the workload.
+        """
+        running = host.running
+        if running is None:
+            return
+        broker, request = running.broker, RemotingCommand.request(RequestCode.CLEAN_UNUSED_TOPIC)
+
+        def clean() -> None:
+            if broker.topics.get(TOPIC) is not None:
+                broker.server.handle(MemoryChannel(), [request])
+                broker.server.turn_ended()
+
+        self.client.network.run_on(running.life, clean)
 
     def _check_durable(self, change: _Change) -> None:
         path = f"{ROOT}/config/{change.file}"
