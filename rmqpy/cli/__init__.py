@@ -12,8 +12,10 @@ that the other commands do not slow down the start of a broker.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from rmqpy import __version__
@@ -23,13 +25,22 @@ from rmqpy.cli.parsing import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_NO,
+    EXIT_NO_READER,
     BadUsageError,
     Parser,
 )
 from rmqpy.model.errors import RmqError
 from rmqpy.net.logging_setup import configure_logging
 
-__all__ = ["EXIT_DONE", "EXIT_FAILED", "EXIT_INTERRUPTED", "EXIT_NO", "GROUPS", "main"]
+__all__ = [
+    "EXIT_DONE",
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_NO",
+    "EXIT_NO_READER",
+    "GROUPS",
+    "main",
+]
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "servers": ("namesrv", "broker"),
@@ -48,25 +59,43 @@ def main(arguments: Sequence[str] | None = None, **given: object) -> int:
     """Run one command and return its exit code; ``given`` are further attributes of its options."""
     words = sys.argv[1:] if arguments is None else arguments
     as_json = wants_json(words)
-    hint = ""
+    options = argparse.Namespace(**given)
     try:
-        options = _parser(words).parse_args(words, argparse.Namespace(**given))
+        options = _parser(words).parse_args(words, options)
         command: Callable[[argparse.Namespace], int] = options.command
-        hint = getattr(options, "interrupted", "")
         configure_logging(as_json=options.log_json, level=options.log_level)
         result = command(options)
         if not getattr(options, "serves", False):
             _refuse_lost_pages()
+        sys.stdout.flush()
         return result
     except BadUsageError as error:
         if not as_json:
             print(error.usage, end="", file=sys.stderr)
         sys.exit(report_error(error, EXIT_FAILED, as_json=as_json))
+    except BrokenPipeError:
+        return _end_without_reader()
     except (RmqError, OSError) as error:
         return report_error(error, EXIT_FAILED, as_json=as_json)
     except KeyboardInterrupt:
+        hint = _hint_of(options)
         print(f"rmqpy: interrupted{hint and '; '}{hint}", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _hint_of(options: argparse.Namespace) -> str:
+    """Return what an interrupted command leaves to do; a group's verbs are typed without DIR."""
+    hint: str = getattr(options, "interrupted", "")
+    if getattr(options, "given_group", None) is None:
+        return hint
+    return hint.replace(" --resume DIR", "").replace(" DIR", "")
+
+
+def _end_without_reader() -> int:
+    """End as other programs do whose output nobody reads any more, as after ``| head``."""
+    with suppress(OSError, ValueError):  # what is buffered would fail again when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_NO_READER
 
 
 def _refuse_lost_pages() -> None:

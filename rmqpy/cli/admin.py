@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rmqpy.client.core.instance import ClientSettings
 
 
+NO_NAME_SERVER = "found no name server, expected one; use -n HOST:PORT, or set NAMESRV_ADDR"
 FIRST_HEARTBEAT_MS = 1_000
 """The time of the first heartbeat, as in mqadmin: most commands are done before it."""
 
@@ -94,13 +95,15 @@ def _run(options: argparse.Namespace) -> int:
     from rmqpy.admin.credentials import find_credentials
     from rmqpy.client.core.instance import ClientSettings
 
-    if not options.name_servers:
-        raise RmqError("no name server given: use -n host:port, or set NAMESRV_ADDR")
     values = {
         option.name: value
         for option in command.options
         if (value := getattr(options, _dest(option))) is not None
     }
+    # A command for one broker may need no route. If it does, the broker refuses the question.
+    name_servers = options.name_servers or values.get("brokerAddr")
+    if not name_servers:
+        raise RmqError(NO_NAME_SERVER)
     as_json = options.format == "json"
     credentials = find_credentials(options.credentials, os.environ)
     tls = None
@@ -109,12 +112,17 @@ def _run(options: argparse.Namespace) -> int:
 
         tls = side_of_file(options.tls_config)
     settings = ClientSettings(
-        name_servers=options.name_servers,
+        name_servers=name_servers,
         credentials=credentials,
         tls=tls,
         first_heartbeat_ms=FIRST_HEARTBEAT_MS,
     )
-    outcome = asyncio.run(_call(command, ParsedArguments(values), settings, as_json))
+    try:
+        outcome = asyncio.run(_call(command, ParsedArguments(values), settings, as_json))
+    except RequestRejectedError as refusal:
+        if options.name_servers or refusal.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        raise RmqError(NO_NAME_SERVER) from None
     text = outcome.as_json() if as_json else outcome.text
     if text:
         print(text)

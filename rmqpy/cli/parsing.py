@@ -1,7 +1,7 @@
 """The shared parts of all commands: exit codes, a parser that uses them, logging options.
 
 Exit codes: 0 done or clean; 1 could not be done, including bad usage; 2 the answer is no; 130
-interrupted by Ctrl-C, as shells report it.
+interrupted by Ctrl-C, and 141 when nobody reads the output any more, as shells report both.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_NO = 2
 EXIT_INTERRUPTED = 130
+EXIT_NO_READER = 141
 
 CHOICES_LISTED = 16
 """The number of choices that an error lists."""
@@ -32,6 +33,8 @@ CAN_BE_RESUMED = (
     " rollback DIR takes them back"
 )
 """The ``interrupted`` hint of commands that change a store with a journal."""
+CAN_BE_REPEATED = "run the command again: it continues where it stopped"
+"""The hint of commands that need nothing else."""
 
 
 class BadUsageError(Exception):

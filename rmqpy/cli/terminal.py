@@ -71,6 +71,23 @@ class Rows:
             cells = zip(row, widths, strict=True)
             yield "  ".join(f"{text:<{width}}" for text, width in cells).rstrip()
 
+    def narrowest(self) -> list[int]:
+        """Return the widths below which a title or a word of a column would be broken."""
+        return [
+            max(len(title), *(len(word) for cell in cells for word in (*cell.split(), "")))
+            for title, *cells in zip(self.head, *self.rows, strict=True)
+        ]
+
+    def fits(self, width: int) -> bool:
+        return sum(self.narrowest()) + len(self.head) - 1 <= width
+
+    def blocks(self) -> Iterator[str]:
+        """Yield the lines for a terminal that is too narrow: each row as lines of its own."""
+        for row in self.rows:
+            (title, text), *others = zip(self.head, row, strict=True)
+            yield f"{title} {text}"
+            yield from (f"  {title}: {text}" for title, text in others)
+
 
 def show(lines: Iterable[str | Rows], stream: TextIO | None = None) -> None:
     """Print lines and tables on stdout, or on ``stream``."""
@@ -80,27 +97,23 @@ def show(lines: Iterable[str | Rows], stream: TextIO | None = None) -> None:
         if console is None:
             for line in [item] if isinstance(item, str) else item.plain():
                 print(printable(line), file=out)
-        elif isinstance(item, Rows):
-            console.print(_table(item, console.width))
+        elif isinstance(item, Rows) and item.fits(console.width):
+            console.print(_table(item))
         else:
-            for part in _broken(_styled(printable(item)), console.width):
-                console.print(part, soft_wrap=True)
+            for line in [item] if isinstance(item, str) else item.blocks():
+                for part in _broken(_styled(printable(line)), console.width):
+                    console.print(part, soft_wrap=True)
 
 
-def _table(rows: Rows, width: int) -> Table:
-    """Return a table that fits the terminal: long cells are broken, at blanks if that is enough."""
+def _table(rows: Rows) -> Table:
+    """Return a table whose long cells are broken at blanks."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    longest = [
-        max(len(word) for cell in column for word in (*cell.split(), ""))
-        for column in zip(rows.head, *rows.rows, strict=True)
-    ]
-    fits = sum(longest) + len(longest) - 1 <= width
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
-    for title, size in zip(rows.head, longest, strict=True):
-        table.add_column(Text(printable(title)), overflow="fold", min_width=size if fits else None)
+    for title, size in zip(rows.head, rows.narrowest(), strict=True):
+        table.add_column(Text(printable(title)), overflow="fold", min_width=size)
     for row in rows.rows:
         cells = [Text(printable(cell)) for cell in row]
         for cell in cells:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from harness.cli import start_process, write_broker_conf
 
 from rmqpy.cli import main
 from rmqpy.testing.ports import PortBlock, free_port_block
+from rmqpy.testing.processes import python_environment
 
 
 @pytest.fixture
@@ -174,6 +179,7 @@ def test_a_second_broker_on_the_same_store_is_refused(tmp_path: Path, ports: Por
         (["store", "fsck", "DIR"], "rmqpy: interrupted\n"),
         (["upgrade", "apply", "--resume", "DIR"], "rmqpy upgrade apply --resume DIR continues"),
         (["upgrade", "switch", "DIR"], "rmqpy upgrade rollback DIR takes them back"),
+        (["upgrade", "rollback", "DIR"], "run the command again"),
         (["pipeline", "rebuild", "DIR", "--apply"], "rmqpy upgrade apply --resume DIR continues"),
     ],
 )
@@ -192,3 +198,43 @@ def test_ctrl_c_exits_with_130_and_one_line(
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_the_hint_of_a_group_names_no_directory(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(options: argparse.Namespace) -> None:
+        options.given_group = "group"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rmqpy.cli.upgrade.group.given.use_group", interrupt)
+    assert main(["upgrade", "apply"]) == 130
+    assert "rmqpy upgrade apply continues them and rmqpy upgrade rollback takes" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqpy.cli", "completion", "bash"],
+        stdout=write,
+        stderr=subprocess.PIPE,
+        env=python_environment(),
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_command_for_one_broker_needs_no_name_server(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert main(["admin", "clusterList"]) == 1
+    assert "found no name server, expected one; use -n" in capsys.readouterr().err
+    assert main(["admin", "brokerStatus", "-b", "127.0.0.1:1"]) == 1
+    error = capsys.readouterr().err
+    assert "127.0.0.1:1" in error and "name server" not in error

@@ -136,3 +136,14 @@ def test_a_table_on_a_terminal_fits(
     plain = ESCAPE.sub("", terminal.getvalue())
     assert all(len(line.rstrip()) <= columns for line in plain.splitlines())
     assert "leader" in plain and ("stopped uncleanly" in plain or columns < 60)
+
+
+def test_a_table_that_does_not_fit_is_shown_row_by_row(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [["n0", "member n0 (configured)", "2026-11-23 15:41:25Z", "501902", "never"]]
+    show([Rows(["member", "role", "since", "log end", "last proof"], rows)], terminal)
+    shown = ESCAPE.sub("", terminal.getvalue()).splitlines()
+    assert shown[:2] == ["member n0", "  role: member n0 (configured)"]
+    assert shown[-1] == "  last proof: never"

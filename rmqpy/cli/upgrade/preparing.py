@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.parsing import CAN_BE_REPEATED, EXIT_DONE
 from rmqpy.cli.upgrade.contexts import plan_context_of
 from rmqpy.cli.upgrade.options import add_verb, full_option, replica_options
 from rmqpy.cli.upgrade.output import print_result
@@ -49,7 +49,7 @@ def add_verbs(verbs: Commands) -> None:
         action="store_true",
         help="only say what would be read and written, and how long it would take",
     )
-    prepare.set_defaults(interrupted="run the command again: it continues where it stopped")
+    prepare.set_defaults(interrupted=CAN_BE_REPEATED)
 
 
 def _prepare(options: argparse.Namespace) -> int:

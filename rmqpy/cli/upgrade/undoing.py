@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from rmqpy.cli.parsing import CAN_BE_REPEATED
 from rmqpy.cli.upgrade.carry_out import described, recorded_context
 from rmqpy.cli.upgrade.contexts import locked
 from rmqpy.cli.upgrade.options import add_verb
@@ -22,7 +23,13 @@ def add_verbs(verbs: Commands) -> None:
     ):
         verb = add_verb(verbs, name, text, run)
         verb.add_argument("directory", nargs="?", metavar="DIR")
-        verb.set_defaults(of_group=True, may_be_empty=True, token_file=None, authority=None)
+        verb.set_defaults(
+            of_group=True,
+            may_be_empty=True,
+            token_file=None,
+            authority=None,
+            interrupted=CAN_BE_REPEATED,
+        )
         if run is _rollback:
             verb.add_argument(
                 "--plan", metavar="ID", help="the plan that is meant, if status shows several"
