@@ -28,7 +28,7 @@ SOURCES = (
     "sql",
     "pull",
     "hold",
-    "offsets",
+    "query",
     "access",
     "sha1",
     "base64",

@@ -1,5 +1,5 @@
 /* Handles the frames of a receive buffer: stores and answers sends, leaves pulls to pull.c,
- * requests for copies to copy.c, and those for offsets to offsets.c, and lists the other frames for
+ * requests for copies to copy.c, and queries to query.c, and lists the other frames for
  * Python. The checks are those of
  * rmqpy/broker/processors/send_request.py and rmqpy/store; if one of them would refuse a request,
  * Python handles it instead. */
@@ -400,8 +400,8 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
         return rmq_pull(core, peer, request, (rmq_slice){frame, (size_t)length});
     if (request->code == 36 || request->code == 37)
         return rmq_copy_message(core, peer, request);
-    if (request->code == 15 || (request->code >= 29 && request->code <= 31))
-        return rmq_answer_offset(core, peer, request);
+    if (request->code == 15 || (request->code >= 29 && request->code <= 33))
+        return rmq_answer_query(core, peer, request);
     const int verdict = handle_send(core, peer, model, send);
     if (send->route != OWN_QUEUE)
         model->begin = NULL; /* `send` describes another queue and other properties than the request */

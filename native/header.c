@@ -26,6 +26,7 @@ static const char *const END_NAMES[] = {
     "producerGroup", "tranStateTableOffset", "commitLogOffset", "commitOrRollback", "msgId"
 };
 static const char *const OFFSET_NAMES[] = {"topic", "queueId", "consumerGroup", "commitOffset", "timestamp"};
+static const char *const VIEW_NAMES[] = {"offset"};
 static const char *const RETURN_NAMES[] = {"offset", "group", "delayLevel", "maxReconsumeTimes"};
 
 static int find_name(const char *const *names, size_t count, const uint8_t *name, size_t length)
@@ -47,6 +48,7 @@ static int text_number(int32_t code, const uint8_t *name, size_t length)
     case 29:
     case 30:
     case 31: return find_name(OFFSET_NAMES, sizeof OFFSET_NAMES / sizeof *OFFSET_NAMES, name, length);
+    case 33: return find_name(VIEW_NAMES, sizeof VIEW_NAMES / sizeof *VIEW_NAMES, name, length);
     case 36: return find_name(RETURN_NAMES, sizeof RETURN_NAMES / sizeof *RETURN_NAMES, name, length);
     case 37: return find_name(END_NAMES, sizeof END_NAMES / sizeof *END_NAMES, name, length);
     default: return find_name(PULL_NAMES, sizeof PULL_NAMES / sizeof *PULL_NAMES, name, length);
@@ -61,7 +63,7 @@ static int may_be_model(int32_t code)
 
 static int is_fast_path_code(int32_t code)
 {
-    return may_be_model(code) || code == 36 || code == 37 || code == 15 || (code >= 29 && code <= 31);
+    return may_be_model(code) || code == 36 || code == 37 || code == 15 || (code >= 29 && code <= 31) || code == 33;
 }
 
 static void skip_blanks(cursor *in)

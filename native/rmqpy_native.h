@@ -392,7 +392,8 @@ enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDE
 
 /* Replies, each with a JSON and then a binary header. A pull finds messages, misses (none of the
  * messages that it passed had its tags), or is at the end of its queue. A copy is the end of a
- * transaction, or a message that was sent back. An offset is the first or the next
+ * transaction, or a message that was sent back; a message that is requested by its offset has the
+ * same header. An offset is the first or the next
  * one of a queue, or that of a time. */
 enum rmq_kind {
     RMQ_SEND_JSON,
@@ -457,7 +458,7 @@ typedef struct {
     int32_t send_enabled, pull_enabled;
     int32_t allows_wait_false; /* replies to WAIT=false wait for the same watermarks as all others */
     int32_t copy_enabled;      /* clients may have stored messages copied */
-    int32_t offsets_enabled;   /* requests for offsets, and commits of them */
+    int32_t offsets_enabled;   /* requests for offsets and messages, and commits of offsets */
     int32_t reserved;
     int64_t put_messages, put_bytes; /* since Python last collected them */
     int64_t answered;                /* requests, including one-way ones, since Python last collected them */
@@ -1149,6 +1150,8 @@ enum rmq_return_text { RETURN_OFFSET, RETURN_GROUP, RETURN_LEVEL, RETURN_TIMES_M
 
 enum rmq_offset_text { OFFSET_TOPIC, OFFSET_QUEUE_ID, OFFSET_GROUP, OFFSET_COMMIT, OFFSET_TIMESTAMP };
 
+enum rmq_view_text { VIEW_OFFSET };
+
 /* Read the header of a frame into `model->request`. Returns 0 if Python must read it. A model
  * belongs to one buffer; its `begin` is NULL at first. */
 int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model);
@@ -1204,8 +1207,8 @@ rmq_reader *rmq_find_reader(const rmq_core *core, rmq_text group, rmq_text topic
 /* Record an offset commit; a reader's last commit to a queue wins. There is space for one more. */
 void rmq_record_commit(rmq_core *core, const rmq_reader *reader, int64_t queue_id, int64_t offset);
 
-/* Answer a request for an offset of a queue, or store the offset that a consumer reports (offsets.c). */
-int rmq_answer_offset(rmq_core *core, int64_t peer, const rmq_request *request);
+/* Answer a request for an offset or a message, or store the offset that a consumer reports (query.c). */
+int rmq_answer_query(rmq_core *core, int64_t peer, const rmq_request *request);
 
 typedef struct {
     int64_t peer;

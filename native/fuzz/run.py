@@ -230,6 +230,7 @@ def _offset_requests() -> Iterator[bytes]:
             queue = {"topic": topic, "queueId": str(number % 3)}
             for code in (30, 31):
                 yield _encode(code, number, queue, b"", serialize_type)
+            yield _encode(33, number, {"offset": "0"}, b"", serialize_type)
             search = {**queue, "timestamp": str(1700000000000 + number % 2)}
             yield _encode(29, number, search, b"", serialize_type)
             sent = _short(topic, PROPERTIES[0], "false")

@@ -313,6 +313,8 @@ class FastPath:
             elif command.code == RequestCode.CONSUMER_SEND_MSG_BACK:
                 self._learn_log(command.ext_fields.get("offset", ""))
                 self._tables.learn_send_back(command.ext_fields.get("group", ""))
+            elif command.code == RequestCode.VIEW_MESSAGE_BY_ID:
+                self._learn_log(command.ext_fields.get("offset", ""))
             elif command.code in _OFFSETS:
                 self._learn_offset(command)
         self._share_cells()

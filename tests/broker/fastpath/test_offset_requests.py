@@ -1,4 +1,4 @@
-"""C shows the first and next offsets of queues, and stores those of consumers, as Python does."""
+"""C shows offsets of queues and messages, and stores the offsets of consumers, as Python does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rmqpy.remoting.bodies import SubscriptionGroupConfig
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
+VIEW = int(RequestCode.VIEW_MESSAGE_BY_ID)
 UPDATE, SEARCH, MAX, MIN, QUERY = (
     int(RequestCode.UPDATE_CONSUMER_OFFSET),
     int(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP),
@@ -107,3 +108,23 @@ def test_after_the_first_one_c_answers(
         side.end_turn()
     assert_same(both)
     assert both[1].handed_back[code] == 2
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_messages_are_shown_by_their_offset(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], binary: bool
+) -> None:
+    both = pair()
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        side.receive(0, send(0) + send(1))
+        side.end_turn()
+    units = both[0].harness.store.reader.queue_units("T", 1, 0, 1)
+    offsets = [0, units[0][0], units[0][0] + 1, 99_999, -1]
+    for side in both:
+        for offset in [*offsets, *offsets]:
+            side.receive(0, frame(VIEW, {"offset": str(offset)}, binary=binary))
+            side.end_turn()
+    assert_same(both)
+    assert [len(answer.body) for answer in both[1].channels[0].take()[-5:-2]] == [105, 105, 0]
+    assert both[1].handed_back[VIEW] == 1 + 3 * 2, "the first one, and those that find nothing"

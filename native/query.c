@@ -1,13 +1,23 @@
-/* Answers requests for the first and the next offset of a queue and for that of a time, as
- * rmqpy/broker/processors/query.py does, and stores the offsets that consumers report, as rmqpy/broker/state/consumer_offsets.py. */
+/* Answers requests for the first and the next offset of a queue, for that of a time, and for a message
+ * by its offset, as rmqpy/broker/processors/query.py does, and stores the offsets that consumers report, as
+ * rmqpy/broker/state/consumer_offsets.py. */
+#include <string.h>
+
 #include "rmqpy_native.h"
 
 #define UNIT_SIZE 20
 
+#define PHYSICAL_OFFSET_POSITION 28
 #define SYS_FLAG_POSITION 36
 #define STORE_TIMESTAMP_POSITION 56 /* with a born host of 4 bytes */
 
-enum { UPDATE_CONSUMER_OFFSET = 15, SEARCH_OFFSET_BY_TIMESTAMP = 29, GET_MAX_OFFSET, GET_MIN_OFFSET };
+enum {
+    UPDATE_CONSUMER_OFFSET = 15,
+    SEARCH_OFFSET_BY_TIMESTAMP = 29,
+    GET_MAX_OFFSET = 30,
+    GET_MIN_OFFSET = 31,
+    VIEW_MESSAGE_BY_ID = 33
+};
 
 enum { QUEUE_ID, VALUE, COUNT }; /* VALUE: a time, or the offset to commit */
 
@@ -100,7 +110,36 @@ static int commit_offset(rmq_core *core, const rmq_request *request, int64_t que
     return RMQ_OK;
 }
 
-int rmq_answer_offset(rmq_core *core, int64_t peer, const rmq_request *request)
+/* Answer with the record that starts at an offset of the log (record_at of rmqpy/store/reader.py). */
+static int show_message(rmq_core *core, int64_t peer, const rmq_request *request)
+{
+    static const rmq_number_rule RULE = {VIEW_OFFSET, 1, INT64_MAX};
+    rmq_answer answer = {.opaque = request->opaque};
+    int64_t offset;
+
+    if (!core->offsets_enabled || core->acl_enabled || !rmq_read_numbers(request->texts, &RULE, 1, &offset))
+        return RMQ_NEEDS_PYTHON;
+    const uint8_t *const head = rmq_read_log(core, offset, RMQ_RECORD_SIZE_MIN);
+    const int64_t size = head != NULL ? rmq_load_int(head) : 0;
+    const uint8_t *const record = rmq_read_log(core, offset, size);
+    if (record == NULL || size < (int64_t)RMQ_RECORD_SIZE_MIN || rmq_load32(record + 4) != RMQ_MESSAGE_MAGIC_V1
+        || rmq_load_long(record + PHYSICAL_OFFSET_POSITION) != offset)
+        return RMQ_NEEDS_PYTHON;
+    if (!rmq_has_reply_space(core, RMQ_REPLY_MAX + size))
+        return core->out_used > 0 ? -RMQ_OUT_FULL : RMQ_NEEDS_PYTHON;
+    uint8_t *const out = core->out + core->out_used;
+    const int kind = request->binary ? RMQ_COPY_BINARY : RMQ_COPY_JSON;
+    uint8_t *const body = rmq_put_reply(core, &core->replies[kind], &answer, size, out);
+    memcpy(body, record, (size_t)size);
+    if (rmq_lost_pages() > 0 && rmq_is_lost(record, size))
+        return RMQ_NEEDS_PYTHON;
+    core->answered++;
+    if (!(request->flag & RMQ_FLAG_ONEWAY))
+        rmq_add_outgoing(core, peer, body + size - out, 0, 0);
+    return RMQ_OK;
+}
+
+int rmq_answer_query(rmq_core *core, int64_t peer, const rmq_request *request)
 {
     const int shows = request->code != UPDATE_CONSUMER_OFFSET;
     const int has_value = !shows || request->code == SEARCH_OFFSET_BY_TIMESTAMP;
@@ -110,6 +149,8 @@ int rmq_answer_offset(rmq_core *core, int64_t peer, const rmq_request *request)
     rmq_answer answer = {.opaque = request->opaque};
     int64_t numbers[COUNT];
 
+    if (request->code == VIEW_MESSAGE_BY_ID)
+        return show_message(core, peer, request);
     if (!core->offsets_enabled || core->acl_enabled || request->texts[OFFSET_TOPIC].at == NULL
         || !rmq_read_numbers(request->texts, rules, has_value ? COUNT : 1, numbers) || numbers[QUEUE_ID] < 0)
         return RMQ_NEEDS_PYTHON;
