@@ -124,7 +124,6 @@ def test_a_name_server_serves_beside_300_peers_that_do_not_read(tmp_path: Path) 
 
             frames = encode_command(get) * REQUESTS
             besiege(Target("namesrv", server), [ports[0]], frames, is_served, UNREAD_MAX)
-            assert client.call(get).code == ResponseCode.SUCCESS
     finally:
         server.kill()
 
