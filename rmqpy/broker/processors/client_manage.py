@@ -25,7 +25,6 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
     CheckClientRequestBody,
     ConsumerData,
-    GetConsumerListByGroupResponseBody,
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -119,9 +118,8 @@ class HeartbeatProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"no consumer of group {header.consumer_group} is online",
             )
-        body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids)
         return RemotingCommand.response_to(
-            request, header=GetConsumerListByGroupResponseHeader(), body=body.encode()
+            request, header=GetConsumerListByGroupResponseHeader(), body=group.id_list
         )
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -27,7 +27,13 @@ from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
-from rmqpy.remoting.bodies import BROADCASTING, CLUSTERING, ConsumerData, SubscriptionData
+from rmqpy.remoting.bodies import (
+    BROADCASTING,
+    CLUSTERING,
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    SubscriptionData,
+)
 from rmqpy.remoting.channel import Channel
 
 CLIENT_LIVE_MS: Final = 120_000
@@ -63,6 +69,8 @@ class ConsumerGroup:
     subscriptions: dict[str, SubscriptionData] = field(factory=dict)
     revision: int = 0
     """The number of changes of the settings and subscriptions."""
+    _id_list: bytes = b""
+    """The encoded ids of the members, kept until a member changes."""
 
     def subscription(self, topic: str) -> SubscriptionData | None:
         return self.subscriptions.get(topic)
@@ -70,6 +78,26 @@ class ConsumerGroup:
     @property
     def client_ids(self) -> list[str]:
         return [client.client_id for client in self.members.values()]
+
+    @property
+    def id_list(self) -> bytes:
+        """The ids of the members as the body of the reply to GET_CONSUMER_LIST_BY_GROUP."""
+        if not self._id_list:
+            self._id_list = GetConsumerListByGroupResponseBody(self.client_ids).encode()
+        return self._id_list
+
+    def add_member(self, channel: Channel, client: Client) -> bool:
+        """Add or replace the client of a connection. Return whether it is a new member."""
+        former = self.members.get(channel)
+        if former is None or former.client_id != client.client_id:
+            self._id_list = b""
+        self.members[channel] = client
+        return former is None
+
+    def remove_member(self, channel: Channel) -> bool:
+        """Remove the client of a connection. Return whether it was a member."""
+        self._id_list = b""
+        return self.members.pop(channel, None) is not None
 
     @property
     def is_broadcast(self) -> bool:
@@ -175,9 +203,8 @@ class ClientTable:
                 data.message_model or CLUSTERING,
                 data.consume_from_where or "",
             )
-        joined = channel not in group.members
         settings, subscriptions = group.settings, group.subscriptions
-        group.members[channel] = client
+        joined = group.add_member(channel, client)
         self._groups(channel)[1].add(group.name)
         group.take_settings(data)
         topics_changed = group.take_subscriptions(data.subscription_data_set)
@@ -240,7 +267,7 @@ class ClientTable:
 
     def _leave_consumers(self, name: str, channel: Channel) -> None:
         group = self._consumers.get(name)
-        if group is None or group.members.pop(channel, None) is None:
+        if group is None or not group.remove_member(channel):
             return
         self.changes.note(name)
         if not group.members:

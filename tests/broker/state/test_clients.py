@@ -54,6 +54,20 @@ def test_a_heartbeat_registers_and_prepares_the_group(harness: BrokerHarness) ->
     assert (retry.read_queue_nums, retry.write_queue_nums, retry.perm) == (1, 1, 6)
 
 
+def test_the_list_of_members_follows_each_change(harness: BrokerHarness) -> None:
+    first, second = MemoryChannel(), MemoryChannel()
+    harness.heartbeat(first, "c1")
+    assert consumer_ids(harness) == ["c1"]
+    harness.heartbeat(second, "c2")
+    assert consumer_ids(harness) == ["c1", "c2"]
+    harness.heartbeat(first, "c9")
+    assert consumer_ids(harness) == ["c9", "c2"]
+    group = harness.broker.clients.consumer_group("CG")
+    assert group is not None and group.id_list is group.id_list, "encoded once"
+    harness.broker.server.channel_closed(second)
+    assert consumer_ids(harness) == ["c9"]
+
+
 def test_a_group_without_members_is_an_error(harness: BrokerHarness) -> None:
     answer = harness.call(38, GetConsumerListByGroupRequestHeader(consumer_group="CG"))
     assert answer.code == 1 and "CG" in (answer.remark or "")
