@@ -13,6 +13,7 @@ from why.conftest import LiveBroker, Ran
 
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, dlq_topic, retry_topic
+from rmqpy.remoting.bodies import ConsumerRunningInfo, MessageQueue, ProcessQueueInfo
 from rmqpy.why.answer import Answer, Certainty
 from rmqpy.why.message_id import MessageId, parse_message_id
 from rmqpy.why.questions.message_facts import (
@@ -23,7 +24,8 @@ from rmqpy.why.questions.message_facts import (
 )
 from rmqpy.why.questions.no_message import explain_no_message
 from rmqpy.why.questions.where import CopyKind, GroupPosition, MessageCopy, WhereResult
-from rmqpy.why.sources.interface import ClientGroup, LogPlace, StoreRange
+from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueLock, StoreRange
+from rmqpy.why.sources.live import locks_of
 
 NOW_MS = 1_795_300_000_000
 GROUP = "orders-app"
@@ -118,6 +120,8 @@ def other(kind: CopyKind, name: str, **fields: Any) -> MessageCopy:
 
 HALF = other(CopyKind.HALF, TRANSACTION_HALF_TOPIC, resolved=False)
 DELAYED = other(CopyKind.DELAYED, SCHEDULE_TOPIC, level=3, due_ms=NOW_MS + 90_000, delivered=False)
+BACKLOG = evolve(TOPIC, queues=(QueueFacts(queue_id=0, first=0, end=20, offset=7),))
+WAITS = QueueLock(client="a@1", queue_id=0, is_locked=False, last_lock_ms=0)
 CASES = {
     "deleted by time": (
         facts((), wanted=parse_message_id("00" * 5 + "01" + "00" * 10, NOW_MS)),
@@ -159,6 +163,10 @@ CASES = {
             )
         ),
         "orders-app consumes in broadcasting mode, which is switched off",
+    ),
+    "not locked": (
+        facts((), topic=BACKLOG, wanted=None, where=None, group=members(locks=(WAITS,))),
+        "queue 0 is consumed in order, and no member of orders-app has its lock",
     ),
     "not subscribed": (
         facts(group=members(expression=None)),
@@ -291,3 +299,29 @@ def test_a_running_broker_says_that_nobody_is_online(
     assert ran.code == 0
     assert ran.json["answer"] == "no member of CID_tag is online at this broker"
     assert ran.json["causes"][0]["next"]
+
+
+@pytest.mark.parametrize(
+    "locks",
+    [(), (evolve(WAITS, is_locked=True),), (WAITS, evolve(WAITS, client="b@2", is_locked=True))],
+)
+def test_a_queue_that_a_member_has_locked_is_no_cause(locks: tuple[QueueLock, ...]) -> None:
+    answer = explain_no_message(facts((), topic=BACKLOG, wanted=None, group=members(locks=locks)))
+    assert not any("lock" in cause.text for cause in answer.causes)
+
+
+def test_the_locks_of_orderly_clients_at_this_broker_are_read() -> None:
+    queue = MessageQueue("Orders", "broker-a", 1)
+    table = {
+        queue: ProcessQueueInfo(locked=False, last_lock_timestamp=5),
+        MessageQueue("Orders", "broker-a", 2): ProcessQueueInfo(droped=True),
+        MessageQueue("Orders", "broker-b", 1): ProcessQueueInfo(),
+        MessageQueue("Other", "broker-a", 1): ProcessQueueInfo(),
+    }
+    infos = {
+        "a@1": ConsumerRunningInfo(properties={"PROP_CONSUMEORDERLY": "true"}, mq_table=table),
+        "b@2": ConsumerRunningInfo(properties={"PROP_CONSUMEORDERLY": "false"}, mq_table=table),
+    }
+    assert list(locks_of(infos, "Orders", "broker-a")) == [
+        QueueLock(client="a@1", queue_id=1, is_locked=False, last_lock_ms=5)
+    ]

@@ -81,7 +81,7 @@ def _not_examined(facts: NoMessageFacts) -> Iterator[str]:
     yield from facts.where.incomplete if facts.where is not None else ()
     if facts.group is not None and facts.group.members is None:
         yield (
-            "members, tags, and subscriptions: "
+            "members, tags, subscriptions, and queue locks: "
             + (
                 "the broker did not answer"
                 if facts.is_live

@@ -19,6 +19,7 @@ from rmqpy.why.questions.message_facts import (
     TopicFacts,
     place_of,
 )
+from rmqpy.why.questions.no_message_members import member_causes
 from rmqpy.why.questions.where import CopyKind, MessageCopy
 
 __all__ = ["group_causes"]
@@ -30,7 +31,7 @@ QUEUES_NAMED = 8
 def group_causes(facts: NoMessageFacts) -> Iterator[Cause]:
     """Yield what keeps the group from the message, or from all messages of the topic."""
     yield from _topic(facts)
-    yield from _group(facts)
+    yield from member_causes(facts)
     yield from _filtered(facts)
     yield from _offsets(facts)
 
@@ -80,67 +81,6 @@ def _topic(facts: NoMessageFacts) -> Iterator[Cause]:
                 f"rmqpy admin updateTopic -b BROKER -t {topic.name}"
                 f" -r {max(each.queue_id for each in hidden) + 1} makes them readable",
             ),
-        )
-
-
-# -- 5: group
-
-
-def _group(facts: NoMessageFacts) -> Iterator[Cause]:
-    group = facts.group
-    if group is None:
-        return
-    if group.known and group.config is None:
-        if facts.settings.get("autoCreateSubscriptionGroup", "true") == "false":
-            yield proven(
-                f"the broker does not know the group {group.name}, and refuses its"
-                f" pulls{group.hint}",
-                facts.setting("autoCreateSubscriptionGroup"),
-                next=(f"rmqpy admin updateSubGroup -b BROKER -g {group.name} creates it",),
-            )
-        else:
-            yield proven(
-                f"no member of {group.name} has ever connected to this broker{group.hint}",
-                "the group is not in config/subscriptionGroup.json",
-                facts.setting("autoCreateSubscriptionGroup"),
-                next=("check the group's name and its name servers in the consumer",),
-            )
-    elif group.config is not None and not group.config.get("consumeEnable", True):
-        yield proven(
-            f"consumption of {group.name} is switched off",
-            "consumeEnable=false in config/subscriptionGroup.json",
-            next=(f"rmqpy admin updateSubGroup -b BROKER -g {group.name} -s true",),
-        )
-    members = group.members
-    if members is None:
-        return
-    if not members.clients:
-        yield proven(
-            f"no member of {group.name} is online at this broker",
-            next=("start a consumer; its log says whether it finds the name servers",),
-        )
-        return
-    if members.message_model == BROADCASTING:
-        config = group.config or {}
-        if not config.get("consumeBroadcastEnable", True):
-            yield proven(
-                f"{group.name} consumes in broadcasting mode, which is switched off for it",
-                "consumeBroadcastEnable=false in config/subscriptionGroup.json",
-                next=(f"rmqpy admin updateSubGroup -b BROKER -g {group.name} -d true",),
-            )
-    if members.expression is None and facts.topic is not None:
-        yield proven(
-            f"the members of {group.name} have not subscribed to {facts.topic.name}",
-            f"{len(members.clients)} clients are online",
-            next=(f"rmqpy admin consumerConnection -g {group.name} shows what they subscribed to",),
-        )
-    different = {expression for _, expression in members.subscriptions}
-    if len(different) > 1:
-        yield proven(
-            f"the members of {group.name} have different subscriptions: the broker keeps the one"
-            " that came last, and messages for the others are skipped",
-            *(f"{client}: {expression}" for client, expression in members.subscriptions),
-            next=("give all members of the group the same topics and expressions",),
         )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "DeletedFile",
     "LogPlace",
     "MessageSource",
+    "QueueLock",
     "QueueUnitPlace",
     "StoreRange",
 ]
@@ -61,11 +62,22 @@ class StoreRange:
 
 
 @define(slots=True, frozen=True, kw_only=True)
+class QueueLock:
+    """A queue of the topic as an orderly client sees it: it consumes only while it is locked."""
+
+    client: str
+    queue_id: int
+    is_locked: bool
+    last_lock_ms: int
+
+
+@define(slots=True, frozen=True, kw_only=True)
 class ClientGroup:
     """The members of a consumer group that are online.
 
     ``subscriptions`` are the subscription expressions of each client by client id, ``expression``
-    is the one that the broker has registered for the topic.
+    is the one that the broker has registered for the topic. ``locks`` are the queues of this broker
+    that orderly clients have.
     """
 
     clients: tuple[str, ...] = ()
@@ -75,6 +87,7 @@ class ClientGroup:
     expression: str | None = None
     expression_type: str = "TAG"
     subscriptions: tuple[tuple[str, str], ...] = ()
+    locks: tuple[QueueLock, ...] = ()
 
 
 @define(slots=True, frozen=True)

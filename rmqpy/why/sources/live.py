@@ -8,7 +8,7 @@ None: no request reads the log without the key index, for example.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -22,6 +22,7 @@ from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
 from rmqpy.remoting.bodies import (
     ConsumerOffsetSerializeWrapper,
+    ConsumerRunningInfo,
     DelayOffsetSerializeWrapper,
     SubscriptionData,
 )
@@ -38,9 +39,15 @@ from rmqpy.remoting.headers import (
     ViewMessageRequestHeader,
 )
 from rmqpy.why.sources.directory import has_key
-from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueUnitPlace, StoreRange
+from rmqpy.why.sources.interface import (
+    ClientGroup,
+    LogPlace,
+    QueueLock,
+    QueueUnitPlace,
+    StoreRange,
+)
 
-__all__ = ["FIRST_HEARTBEAT_MS", "BrokerSource", "masters_of"]
+__all__ = ["FIRST_HEARTBEAT_MS", "BrokerSource", "locks_of", "masters_of"]
 
 T = TypeVar("T")
 
@@ -278,6 +285,7 @@ class BrokerSource:
             return ClientGroup() if offline else None
         registered = found.subscription_table.get(topic)
         clients = tuple(sorted(each.client_id for each in found.connection_set))
+        infos = self._running_infos(group, clients)
         return ClientGroup(
             clients=clients,
             message_model=found.message_model or "",
@@ -285,24 +293,47 @@ class BrokerSource:
             consume_from=found.consume_from_where or "",
             expression=registered.sub_string if registered is not None else None,
             expression_type=registered.expression_type if registered is not None else "TAG",
-            subscriptions=tuple(self._subscriptions(group, topic, clients)),
+            subscriptions=tuple(_subscriptions(infos, topic)),
+            locks=tuple(locks_of(infos, topic, self.settings()[0].get("brokerName", ""))),
         )
 
-    def _subscriptions(
-        self, group: str, topic: str, clients: tuple[str, ...]
-    ) -> list[tuple[str, str]]:
-        """Return (client, its subscription to the topic); clients that do not answer are left out,
-        as those in other languages often do not.
+    def _running_infos(
+        self, group: str, clients: tuple[str, ...]
+    ) -> dict[str, ConsumerRunningInfo]:
+        """Return what the clients say of themselves; those that do not answer are left out, as
+        clients in other languages often do not.
         """
-        found = []
+        found = {}
         for client in clients[:CLIENTS_ASKED_MAX]:
-            try:
-                info = self._run(self.admin.running_info(self._address, group, client))
-            except RmqError:
-                continue
-            mine = [each for each in info.subscription_set if each.topic == topic]
-            found.append((client, _expression(mine[0]) if mine else "none"))
+            with suppress(RmqError):
+                found[client] = self._run(self.admin.running_info(self._address, group, client))
         return found
+
+
+def _subscriptions(
+    infos: Mapping[str, ConsumerRunningInfo], topic: str
+) -> Iterator[tuple[str, str]]:
+    """Yield each client and its subscription to the topic."""
+    for client, info in infos.items():
+        mine = [each for each in info.subscription_set if each.topic == topic]
+        yield client, _expression(mine[0]) if mine else "none"
+
+
+def locks_of(
+    infos: Mapping[str, ConsumerRunningInfo], topic: str, broker: str
+) -> Iterator[QueueLock]:
+    """Yield the queues of the topic at a broker that orderly clients have."""
+    for client, info in infos.items():
+        if info.properties.get("PROP_CONSUMEORDERLY") != "true":
+            continue
+        for queue, state in info.mq_table.items():
+            if (queue.topic, queue.broker_name) == (topic, broker) and not state.droped:
+                yield QueueLock(
+                    client=client,
+                    queue_id=queue.queue_id,
+                    is_locked=state.locked,
+                    last_lock_ms=state.last_lock_timestamp,
+                )
 
 
 def _expression(subscription: SubscriptionData) -> str:
