@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self, TypedDict
 
@@ -11,6 +11,7 @@ from attrs import define, evolve, field
 from simulator.crash_files import CrashingFiles
 
 from harness.store import StoreRig
+from rmqpy.codec.units import INDEX_ENTRY, IndexHeader, index_entry_position
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.checks.findings import Group
@@ -29,6 +30,7 @@ __all__ = [
     "MakeUpgradeRig",
     "RunUpgrade",
     "UpgradeRig",
+    "index_entries",
     "log_of",
     "memory_context",
     "plan_leave",
@@ -57,6 +59,20 @@ GOLDEN_SIZES = FileSizes(
     max_index_num=400,
 )
 """The sizes with which Java wrote the golden stores."""
+
+
+def index_entries(files: Mapping[str, bytes], slot_count: int) -> list[tuple[int, int]]:
+    """Return (key hash, offset) of all entries of a key index, the content of whose files is given
+    by name: how many files it has depends on what was built in advance.
+    """
+    found = []
+    for _, raw in sorted(files.items()):
+        for number in range(1, IndexHeader.decode(memoryview(raw)).index_count):
+            key_hash, offset, *_ = INDEX_ENTRY.unpack_from(
+                raw, index_entry_position(number, slot_count)
+            )
+            found.append((key_hash, offset))
+    return found
 
 
 @define

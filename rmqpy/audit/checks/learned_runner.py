@@ -24,6 +24,7 @@ from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.range_json import copy_of, decode_result, encode_result, whole_file
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range
+from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
@@ -197,17 +198,17 @@ def learn_derived_files(
     sleep: Callable[[float], None],
 ) -> None:
     """Learn the sums of the sealed queue and index files in ``folder``, which this process has just
-    written and which are not in their place yet.
+    written and which are not in their place yet. Nothing is added to any of the index files.
     """
     directory = read_directory(files, folder)
-    derived = DerivedFiles.of(files, directory, learned)
+    indexes = {file.path for file in directory.index_files}
+    derived = DerivedFiles(files, directory, learned, sealed_files(files, directory) | indexes)
     for path in derived.sealed:
         learned.settled(path, sleep)
     log_file_size = settings.mapped_file_size_commit_log
     derived.learn_queues(log_file_size)
     tables, _ = open_index(files, directory, settings)
     for table in tables:
+        walk = table.slot_count, table.entry_end
         path = f"{directory.root}/{table.file}"
-        if path in derived.sealed:
-            walk = table.slot_count, table.entry_end
-            derived.walk_index(path, walk, EVERYWHERE, log_file_size)
+        derived.walk_index(path, walk, EVERYWHERE, log_file_size)

@@ -234,6 +234,7 @@ class KeyIndex:
         self._full: list[IndexFile] = []
         self._resume_offset = -1
         self._resume_skip = 0
+        self._complete: IndexFile | None = None
 
     def load(self) -> None:
         """Open the files; change nothing on disk. Raises StoreError for an entry that is not an
@@ -320,6 +321,10 @@ class KeyIndex:
         # If several files end in the same millisecond, the time alone does not identify one.
         before = self._index_files[number - 1].header.end_timestamp_ms if number else -1
         return before < safe_timestamp_ms
+
+    def begin_file(self) -> None:
+        """Put the next entry into a new file, although the newest one is not full."""
+        self._complete = self.newest
 
     @property
     def end_offset(self) -> int | None:
@@ -427,9 +432,10 @@ class KeyIndex:
         self._files.unlink(file.path)
 
     def _writable_file(self) -> IndexFile:
-        if self._index_files and not self._index_files[-1].is_full:
-            self._index_files[-1].reserve()
-            return self._index_files[-1]
+        newest = self.newest
+        if newest is not None and not newest.is_full and newest is not self._complete:
+            newest.reserve()
+            return newest
         size = index_file_size(self._slot_count, self._entry_count)
         opened = self._files.open(self._new_path(), size=size)
         file = IndexFile(opened, self._slot_count, self._entry_count)

@@ -7,8 +7,9 @@ begin with blank units. Index files that end below the offset are copied; the re
 broker's own dispatch does the work.
 
 What waits on the stage (:mod:`rmqpy.upgrade.plan.stage`) was built for the plan. Files there to
-which nothing is added any more, all but the last of each folder, are moved and not copied: what is
-left to do does not depend on the size of the store. :func:`give_back` returns them.
+which nothing is added any more are moved and not copied: those of the queues except the last of
+each folder, and all files of the index, because what follows goes to a new one. So what is left to
+do does not depend on the size of the store. :func:`give_back` returns them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from rmqpy.upgrade.plan.stage import learned_of
 FINISHED = "finished"
 QUEUES = "consumequeue"
 INDEX = "index"
+TAKEN = ".taken"
+"""The suffix of the file with the names of the index files that were moved from the stage."""
 STEP_BYTES = 4 << 20
 """The bytes of the log that are dispatched between two reports of progress."""
 
@@ -72,8 +75,8 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
     files.make_dirs(f"{target}/{QUEUES}")
     files.make_dirs(f"{target}/{INDEX}")
     if folders.staged:
-        for source, place in folders.bases:
-            _take(context, source, place)
+        _take(context, folders.queues, f"{target}/{QUEUES}")
+        _take_index(context, folders.index, f"{target}/{INDEX}")
     if from_offset > 0:
         copy_tree(files, folders.queues, f"{target}/{QUEUES}")
     _copy_index(files, folders.index, f"{target}/{INDEX}", from_offset)
@@ -93,7 +96,7 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
             recovery = LogRecovery(files, log_files, Framing.CLASSIC, f"{context.work}/quarantine")
             recovery.recover(_number_at(log_files, from_offset))
         log = ClassicCommitLog(log_files)
-        _dispatch(context, log, (queues, index), from_offset)
+        _dispatch(context, log, (queues, index), from_offset, new_index_file=folders.staged)
         _drop_deleted(files, queues, folders)
         stored_ms = _make_durable(files, queues, index, target)
     finally:
@@ -108,13 +111,17 @@ def give_back(context: NodeContext, folders: DerivedPaths) -> None:
     """Return to the stage what :func:`build` has taken from it, also after a kill."""
     for source, place in folders.bases:
         _give_back(context, source, place)
+    taken = _taken_index(context.files, folders.index)
+    place = f"{folders.target}/{INDEX}"
+    _move_all(context, place, folders.index, _present(context.files, place, taken))
+    context.files.unlink(f"{folders.index}{TAKEN}")
 
 
 def copied(files: FileSystem, folders: DerivedPaths) -> list[str]:
     """Return the paths of the files that a build copies."""
-    paths = [path for source, _ in folders.bases for path in tree_files(files, source)]
     if not folders.staged:
-        return paths
+        return [path for source, _ in folders.bases for path in tree_files(files, source)]
+    paths = tree_files(files, folders.queues)
     return list({path.rpartition("/")[0]: path for path in paths}.values())
 
 
@@ -126,6 +133,26 @@ def _take(context: NodeContext, source: str, place: str) -> None:
         if files.is_dir(f"{source}/{name}"):
             _take(context, f"{source}/{name}", f"{place}/{name}")
     _move_all(context, source, place, [n for n in names[:-1] if not files.is_dir(f"{source}/{n}")])
+
+
+def _take_index(context: NodeContext, source: str, place: str) -> None:
+    """Move all index files; their names are noted beside the folder."""
+    files = context.files
+    if not files.exists(f"{source}{TAKEN}"):
+        names = json.dumps(files.list_dir(source))
+        files.replace_bytes(f"{source}{TAKEN}", names.encode())
+    taken = _taken_index(files, source)
+    _move_all(context, source, place, _present(files, source, taken))
+
+
+def _taken_index(files: FileSystem, source: str) -> list[str]:
+    path = f"{source}{TAKEN}"
+    return [str(each) for each in json.loads(files.read_bytes(path))] if files.exists(path) else []
+
+
+def _present(files: FileSystem, folder: str, names: list[str]) -> list[str]:
+    found = set(files.list_dir(folder))
+    return [name for name in names if name in found]
 
 
 def _give_back(context: NodeContext, source: str, place: str) -> None:
@@ -166,6 +193,8 @@ def _dispatch(
     log: ClassicCommitLog,
     derived: tuple[ConsumeQueueTable, KeyIndex],
     from_offset: int,
+    *,
+    new_index_file: bool,
 ) -> None:
     queues, index = derived
     settings = context.settings
@@ -174,6 +203,8 @@ def _dispatch(
     queues.truncate(from_offset)
     index.load()
     index.finish_recovery(log.max_offset, None)
+    if new_index_file:
+        index.begin_file()
     levels = {number + 1: delay for number, delay in enumerate(settings.delay_levels_ms)}
     dispatch = Dispatcher(log, queues, index if settings.message_index_enable else None, levels)
     indexed = index.end_offset

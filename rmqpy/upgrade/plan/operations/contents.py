@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from attrs import define
 
+from rmqpy.codec.units import index_entry_position
 from rmqpy.upgrade.plan import derive, undo
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
@@ -110,7 +111,8 @@ class Derive(Op):
             if int(path.rpartition("/")[2]) + files.size_of(path) > self.from_offset
         ]
         built = sum(data_bytes(files, path) for path in log) // 4
-        return [(self.path, built + sum(data_bytes(files, path) for path in kept))]
+        slots = index_entry_position(0, context.settings.max_hash_slot_num) if self.staged else 0
+        return [(self.path, built + slots + sum(data_bytes(files, path) for path in kept))]
 
     def perform(self, context: NodeContext) -> None:
         derive.build(context, self._folders, self.from_offset)
