@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rmqpy.config.loading import BrokerConfiguration
     from rmqpy.why.answer import Answer
     from rmqpy.why.message_id import MessageId
-    from rmqpy.why.questions.where import MessageCopy, WhereResult
+    from rmqpy.why.questions.message_copies import MessageCopy, WhereResult
     from rmqpy.why.sources.directory import StoreDirectorySource
     from rmqpy.why.sources.interface import MessageSource
     from rmqpy.why.sources.live import BrokerSource
@@ -356,7 +356,8 @@ def _slow_start(options: argparse.Namespace) -> int:
 def _election(options: argparse.Namespace) -> int:
     from rmqpy.model.errors import NetworkError
     from rmqpy.why.gathering.election import member_of_broker, member_of_directory
-    from rmqpy.why.questions.election import ElectionFacts, explain_election
+    from rmqpy.why.questions.election import explain_election
+    from rmqpy.why.questions.election_facts import ElectionFacts
 
     folders = [target for target in options.target if not is_address(target)]
     if len(options.configs) not in (0, len(folders)):

@@ -19,7 +19,8 @@ from rmqpy.testing.ports import free_port_block
 from rmqpy.testing.processes import dledger_settings, wait_until_accepting
 from rmqpy.why.answer import Certainty
 from rmqpy.why.gathering.election import member_of_broker
-from rmqpy.why.questions.election import ElectionFacts, PeerFacts, VoterFacts, explain_election
+from rmqpy.why.questions.election import explain_election
+from rmqpy.why.questions.election_facts import ElectionFacts, PeerFacts, VoterFacts
 from rmqpy.why.sources.live import BrokerSource
 
 PEERS = "n0-a:1;n1-b:1;n2-c:1"

@@ -16,6 +16,7 @@ from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, dlq_topic,
 from rmqpy.remoting.bodies import ConsumerRunningInfo, MessageQueue, ProcessQueueInfo
 from rmqpy.why.answer import Answer, Certainty
 from rmqpy.why.message_id import MessageId, parse_message_id
+from rmqpy.why.questions.message_copies import CopyKind, GroupPosition, MessageCopy, WhereResult
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,
     NoMessageFacts,
@@ -23,7 +24,6 @@ from rmqpy.why.questions.message_facts import (
     TopicFacts,
 )
 from rmqpy.why.questions.no_message import explain_no_message
-from rmqpy.why.questions.where import CopyKind, GroupPosition, MessageCopy, WhereResult
 from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueLock, StoreRange
 from rmqpy.why.sources.live import locks_of
 

@@ -13,12 +13,12 @@ from attrs import evolve
 from why.conftest import LiveBroker, Ran
 
 from rmqpy.why.answer import Certainty
-from rmqpy.why.questions.not_deleted import (
+from rmqpy.why.questions.not_deleted import explain_not_deleted
+from rmqpy.why.questions.retention_facts import (
     HOUR_MS,
     DiskFacts,
     LogFileFacts,
     RetentionFacts,
-    explain_not_deleted,
 )
 from rmqpy.why.sources.interface import DeletedFile
 from rmqpy.why.sources.process import configuration_of_process, deleted_files

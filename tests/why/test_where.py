@@ -13,7 +13,8 @@ from why.conftest import LiveBroker, Ran
 
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.why.message_id import IdKind, parse_message_id
-from rmqpy.why.questions.where import CopyKind, MessageCopy, find_message
+from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
+from rmqpy.why.questions.where import find_message
 from rmqpy.why.sources.directory import StoreDirectorySource
 
 NOW_MS = 1_795_300_000_000

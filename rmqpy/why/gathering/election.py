@@ -14,7 +14,7 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import StoreError
 from rmqpy.remoting.fastjson import loads
 from rmqpy.store.ledger.member_state import LedgerCheckpoint, MemberFiles
-from rmqpy.why.questions.election import PeerFacts, VoterFacts
+from rmqpy.why.questions.election_facts import PeerFacts, VoterFacts
 from rmqpy.why.sources.directory import StoreDirectorySource
 from rmqpy.why.sources.live import BrokerSource
 

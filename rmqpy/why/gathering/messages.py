@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.why.message_id import MessageId
+from rmqpy.why.questions.message_copies import CopyKind, WhereResult
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,
     NoMessageFacts,
     QueueFacts,
     TopicFacts,
 )
-from rmqpy.why.questions.where import CopyKind, WhereResult, find_message
+from rmqpy.why.questions.where import find_message
 from rmqpy.why.sources.interface import MessageSource
 
 __all__ = ["no_message_facts"]

@@ -11,7 +11,7 @@ from rmqpy.codec import layout
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.files.recovery_point import RecoveryPoint
-from rmqpy.why.questions.not_deleted import DiskFacts, LogFileFacts, RetentionFacts
+from rmqpy.why.questions.retention_facts import DiskFacts, LogFileFacts, RetentionFacts
 from rmqpy.why.sources.directory import StoreDirectorySource
 from rmqpy.why.sources.live import BrokerSource
 from rmqpy.why.sources.process import deleted_files

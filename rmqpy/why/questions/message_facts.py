@@ -8,7 +8,7 @@ from typing import Any
 from attrs import define
 
 from rmqpy.why.message_id import MessageId
-from rmqpy.why.questions.where import CopyKind, MessageCopy, WhereResult
+from rmqpy.why.questions.message_copies import CopyKind, MessageCopy, WhereResult
 from rmqpy.why.sources.interface import ClientGroup, StoreRange
 
 __all__ = ["ConsumerGroupFacts", "NoMessageFacts", "QueueFacts", "TopicFacts", "place_of"]

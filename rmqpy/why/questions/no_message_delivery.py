@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP
 from rmqpy.why.answer import Cause, duration_text, possible, proven, time_text
 from rmqpy.why.message_id import IdKind, MessageId
+from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (
     NoMessageFacts,
     place_of,
 )
-from rmqpy.why.questions.where import CopyKind, MessageCopy
 from rmqpy.why.sources.interface import StoreRange
 
 __all__ = ["delivery_causes"]

@@ -13,6 +13,7 @@ from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.remoting.bodies import BROADCASTING, CONSUME_FROM_FIRST_OFFSET
 from rmqpy.why.answer import Cause, possible, proven, time_text
+from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,
     NoMessageFacts,
@@ -20,7 +21,6 @@ from rmqpy.why.questions.message_facts import (
     place_of,
 )
 from rmqpy.why.questions.no_message_members import member_causes
-from rmqpy.why.questions.where import CopyKind, MessageCopy
 
 __all__ = ["group_causes"]
 
