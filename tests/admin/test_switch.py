@@ -24,6 +24,8 @@ from rmqpy.testing.store_reader import read_store
 
 ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "3"))
 SWITCHED_S = 60
+ATTEMPTS = 10
+"""A busy machine misses deadlines; the group is as before then, and the switch can be repeated."""
 BEFORE_KILL_S = 1.0
 """A kill happens within this time after the start of the switch."""
 NAMES = ("n2", "n0", "n1")
@@ -101,8 +103,14 @@ def test_a_running_group_switches(
     assert not any(has_joined(loaded, each) for each in range(3))  # only checked
     assert switch(loaded, "--status") == 0
     assert json.loads(capsys.readouterr().out)["phase"] is None
-    assert switch(loaded, "--peers", peers(ports), "--apply") == 0, capsys.readouterr()
-    assert json.loads(capsys.readouterr().out)["reason"] == ""
+    outputs = []
+    for _ in range(ATTEMPTS):
+        code = switch(loaded, "--peers", peers(ports), "--apply")
+        outputs.append(capsys.readouterr().out)
+        if code != 2:
+            break
+    assert code == 0, outputs
+    assert json.loads(outputs[-1])["reason"] == ""
     loaded.wait_for(loaded.acknowledged + 200)
     assert switch(loaded, "--status") == 0
     assert json.loads(capsys.readouterr().out)["phase"] in ("committed", "complete")

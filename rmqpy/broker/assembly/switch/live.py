@@ -244,7 +244,7 @@ class LiveSwitch:
         elif step is Step.VOTE:
             body |= {"end": self._local.mark.end, "digest": self._local.mark.digest}
         command = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=dumps(body))
-        timeout_ms = PREPARE_MS if step is Step.PREPARE else AGREE_MS
+        timeout_ms = PREPARE_MS if step is Step.PREPARE else 2 * AGREE_MS  # after the deadline
         answered = partial(self._answered, coordinator, to, step)
         self._deps.network.request(plan.brokers[to], command, timeout_ms, answered)
 

@@ -59,6 +59,12 @@ class Preparation:
     prefix: GrowingPrefix
 
 
+def _load_modules() -> None:
+    """Import what only members of a DLedger group need, in a thread: requests would wait for it."""
+    import rmqpy.broker.assembly.group_member
+    import rmqpy.store.commitlog.dledger_opening  # noqa: F401
+
+
 @define(slots=True, eq=False, repr=False)
 class LocalSwitch:
     """The changes of one broker. ``pause_ms`` is the time for which requests were held, None before
@@ -71,6 +77,8 @@ class LocalSwitch:
     has_exchanged: bool = field(default=False, init=False)
     stopped: bool = field(default=False, init=False)
     pause_ms: int | None = field(default=None, init=False)
+    _wanted: object | None = field(default=None, init=False)
+    """A token of the last preparation; None when it was undone."""
     _prepared: Preparation | None = field(default=None, init=False)
     _frozen_ms: int | None = field(default=None, init=False)
     _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
@@ -88,14 +96,27 @@ class LocalSwitch:
         """Open the port of the group, and read the last files of the log; then call ``done`` with
         the reason why that failed, or an empty text. It is not called after :meth:`reopen`.
         """
-        running, journal = self._deps.running, self._deps.journal
         self.pause_ms = None
         try:
-            present = running.broker.identity.configuration
+            present = self._deps.running.broker.identity.configuration
             configuration = joined_configuration(present, plan, self_id)
         except ConfigError as error:
             done(str(error))
             return
+        wanted = self._wanted = object()
+
+        def loaded(_none: None, error: BaseException | None) -> None:
+            if wanted is not self._wanted or self.stopped:
+                return
+            if error is not None:
+                done(f"loading the modules of DLedger failed: {error}")
+            else:
+                self._open(configuration, done)
+
+        self._deps.scheduler.run_blocking(_load_modules, loaded)
+
+    def _open(self, configuration: BrokerConfiguration, done: Callable[[str], None]) -> None:
+        running, journal = self._deps.running, self._deps.journal
         log = running.store.opened.classic
         assert log is not None
         prepared = self._prepared = Preparation(
@@ -161,6 +182,7 @@ class LocalSwitch:
         running.broker.fence.freeze(False)
         self._release()
         running.group.role.unlock()
+        self._wanted = None
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             self._run(prepared.member.close())
