@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.model.near_names import did_you_mean
+from rmqpy.store.unread_data import REVIVE_GROUP, REVIVE_TOPIC_PREFIX
 from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.message_copies import CopyKind, WhereResult
 from rmqpy.why.questions.message_facts import (
@@ -55,6 +56,17 @@ def no_message_facts(
         group=_group(source, topic, group) if group else None,
         wanted=wanted,
         where=where,
+        revive=_revive(source) if group else (),
+    )
+
+
+def _revive(source: MessageSource) -> tuple[tuple[str, QueueFacts], ...]:
+    table = source.topics() or {}
+    return tuple(
+        (topic, queue)
+        for topic in sorted(table)
+        if topic.startswith(REVIVE_TOPIC_PREFIX)
+        for queue in _queues(source, topic, REVIVE_GROUP, table[topic])
     )
 
 

@@ -63,7 +63,11 @@ class ConsumerGroupFacts:
 
 @define(slots=True, frozen=True, kw_only=True)
 class NoMessageFacts:
-    """All facts. ``wanted`` and ``where`` are None if the question names no message."""
+    """All facts. ``wanted`` and ``where`` are None if the question names no message.
+
+    ``revive`` are the queues in which 5.x keeps what clients have received by POP, with the offset
+    up to which the broker has examined them.
+    """
 
     subject: str
     is_live: bool
@@ -76,6 +80,7 @@ class NoMessageFacts:
     group: ConsumerGroupFacts | None = None
     wanted: MessageId | None = None
     where: WhereResult | None = None
+    revive: tuple[tuple[str, QueueFacts], ...] = ()
 
     @property
     def copy(self) -> MessageCopy | None:

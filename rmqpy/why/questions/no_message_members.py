@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.remoting.bodies import BROADCASTING
-from rmqpy.why.answer import Cause, proven, time_text
+from rmqpy.why.answer import Cause, possible, proven, time_text
 from rmqpy.why.questions.message_facts import ConsumerGroupFacts, NoMessageFacts
 
 __all__ = ["member_causes"]
@@ -39,7 +39,10 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
             "consumeEnable=false in config/subscriptionGroup.json",
             next=(f"rmqpy admin updateSubGroup -b BROKER -g {group.name} -s true",),
         )
+    yield from _popped(facts)
     members = group.members
+    if members is None or not members.clients:
+        yield from _refused(facts, group)
     if members is None:
         return
     if not members.clients:
@@ -71,6 +74,37 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
             next=("give all members of the group the same topics and expressions",),
         )
     yield from _not_locked(facts, group)
+
+
+def _popped(facts: NoMessageFacts) -> Iterator[Cause]:
+    """Yield what clients have received by POP and the broker has not examined yet."""
+    for topic, queue in facts.revive:
+        if queue.lag > 0:
+            yield possible(
+                f"clients may have received it by POP: {queue.lag} records of POP in {topic} queue"
+                f" {queue.queue_id} are not examined yet, and messages without an acknowledgement"
+                " return to their group only then",
+                f"{topic} queue {queue.queue_id}: offset {queue.offset or 0} of {queue.end}",
+                next=(
+                    "a running 5.x broker examines them when the invisible time of the messages is"
+                    " over; rmqpy does not read them",
+                ),
+            )
+
+
+def _refused(facts: NoMessageFacts, group: ConsumerGroupFacts) -> Iterator[Cause]:
+    """Yield that access control may refuse the members of a group that is not seen online."""
+    if facts.settings.get("aclEnable", "false") != "true":
+        return
+    topic = f" and topic {facts.topic.name}" if facts.topic is not None else ""
+    yield possible(
+        f"access control is on: a consumer whose account lacks SUB on group {group.name}{topic} is"
+        " refused, which its log shows as an AclException",
+        facts.setting("aclEnable"),
+        f"conf/plain_acl.yml and conf/acl/*.yml have the accounts; group {group.name} needs an"
+        " entry in groupPerms, or defaultGroupPerm=SUB",
+        next=("rmqpy admin getAclConfig -b BROKER shows the rights of all accounts",),
+    )
 
 
 def _not_locked(facts: NoMessageFacts, group: ConsumerGroupFacts) -> Iterator[Cause]:
