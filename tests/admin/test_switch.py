@@ -131,13 +131,23 @@ def test_a_kill_leaves_all_members_classic_or_all_of_them_joined(
     victim = loaded.brokers[number % 3]
     delay_s = dice.random() * BEFORE_KILL_S
 
+    ended = threading.Event()
+
     def kill() -> None:
-        time.sleep(delay_s)  # The point of the kill, not a synchronisation.
+        if number % 2:  # around the decision: a slave has voted
+            while not ended.is_set() and not any(
+                record_of(loaded, each).exists() for each in (1, 2)
+            ):
+                ended.wait(0.0005)
+            ended.wait(delay_s / 10)
+        else:
+            ended.wait(delay_s)
         victim.kill()
 
     with ThreadPoolExecutor() as threads:
         killed = threads.submit(kill)
         switch(loaded, "--peers", peers(ports), "--apply")
+        ended.set()
         killed.result()
     victim.start()
     loaded.wait_for_registration()
@@ -155,7 +165,11 @@ def test_a_kill_leaves_all_members_classic_or_all_of_them_joined(
 
 def is_undecided(group: LoadedGroup, number: int) -> bool:
     """Return whether a member has not completed what it voted for."""
+    record = record_of(group, number)
+    return record.exists() and json.loads(record.read_text())["stage"] != "complete"
+
+
+def record_of(group: LoadedGroup, number: int) -> Path:
     store = group.brokers[number].store
     assert store is not None
-    record = store / "rmqpy" / "switch.json"
-    return record.exists() and json.loads(record.read_text())["stage"] != "complete"
+    return store / "rmqpy" / "switch.json"
