@@ -6,6 +6,7 @@ The name server is always ours; test_clients.py tests it.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from harness.interop import InteropServers
 
+from rmqpy.cli import main
 from rmqpy.testing.java import Event
 from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, ServerProcess, python_environment
@@ -320,3 +322,60 @@ def test_a_slave_that_was_stopped_early_catches_up(
     *full, _ = sorted(before)
     for name in full:
         assert (store_of(group.slave) / "commitlog" / name).read_bytes() == before[name]
+
+
+def prepared_answers(group: MasterAndSlave, capsys: pytest.CaptureFixture[str]) -> list[Any]:
+    """Return what ``check`` says with what was learned, and what it says when it reads all."""
+    found = []
+    for more in ([], ["--full"]):
+        stores = [f"{name}={store_of(each)}" for name, each in members(group).items()]
+        main(["upgrade", "check", *stores, "--format", "json", *more])
+        found.append(without_times(json.loads(capsys.readouterr().out)))
+        assert "findings" in found[-1], found
+    return found
+
+
+def members(group: MasterAndSlave) -> dict[str, ServerProcess]:
+    return {"n0": group.master, "n1": group.slave}
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, list):
+        return [without_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    left_out = ("age", "ages", "made_ms", "taken_ms", "created_ms")
+    return {name: without_times(each) for name, each in value.items() if name not in left_out}
+
+
+@pytest.mark.parametrize("kinds", [("java", "java"), ("java", "rmqpy")], ids="-".join)
+def test_prepare_reads_beside_running_brokers(
+    servers: InteropServers, kinds: Kinds, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a master receives messages, both stores are prepared; nothing is noticed of it."""
+    group = MasterAndSlave(servers, f"prepare-{'-'.join(kinds)}", kinds, "ASYNC_MASTER").start()
+    topic = group.topic("T")
+    group.send(topic, count=1)
+    group.wait_equal(1)
+    sent = group.send(topic, count=400, first=1, sizes="40,900,9000,3", keys="k-")
+    later: list[Event] = []
+
+    def send() -> None:
+        later.extend(group.send(topic, count=400, first=401, sizes="40,900,9000", keys="k-"))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    stores = [f"{name}={store_of(each)}" for name, each in members(group).items()]
+    code = main(["upgrade", "prepare", *stores, "--rate", "0", "--format", "json"])
+    prepared = json.loads(capsys.readouterr().out)
+    sender.join()
+    end = group.wait_equal(1)
+    group.stop()
+    assert code == 0
+    assert all(prepared[name]["learned_bytes"] >= 2 * 65536 for name in members(group)), prepared
+    assert Counter(event["status"] for event in (*sent, *later)) == {"SEND_OK": 800}
+    assert_same_logs(group, end)
+    known, read = prepared_answers(group, capsys)
+    assert known == read
+    for broker in members(group).values():
+        assert read_store(store_of(broker)).problems == []
