@@ -398,10 +398,9 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
         return RMQ_NEEDS_PYTHON;
     if (request->code == 11)
         return rmq_pull(core, peer, request, (rmq_slice){frame, (size_t)length});
-    if (request->code == 36 || request->code == 37)
-        return rmq_copy_message(core, peer, request);
-    if (request->code == 15 || (request->code >= 29 && request->code <= 33))
-        return rmq_answer_query(core, peer, request);
+    if (request->code < 100 && request->code != 10)
+        return request->code == 36 || request->code == 37 ? rmq_copy_message(core, peer, request)
+                                                          : rmq_answer_query(core, peer, request);
     const int verdict = handle_send(core, peer, model, send);
     if (send->route != OWN_QUEUE)
         model->begin = NULL; /* `send` describes another queue and other properties than the request */
