@@ -1,5 +1,5 @@
 """``rmqpy upgrade join`` cuts a member that has committed entries which its Java group does not
-have, and the group takes it back: the member is a Java broker, or one of ours among Java brokers.
+have, and the group takes it back.
 """
 
 from __future__ import annotations
