@@ -44,6 +44,9 @@ def loaded(tmp_path: Path) -> Iterator[LoadedGroup]:
     try:
         group.start()
         group.load()
+        # Every slave follows the master and knows its tables.
+        fence = ["admin", "fence", "-n", group.servers[0].address, "-m", "broker-a"]
+        assert main(fence) == 0 and main([*fence, "--lift"]) == 0
         yield group
     finally:
         group.close()

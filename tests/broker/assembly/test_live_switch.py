@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -375,6 +376,47 @@ def test_members_in_doubt_ask_the_master_when_it_runs_again(
         stage = Stage.COMPLETE if decided else None
         await until(lambda: all(stage_of(each) is stage for each in journals))
         group.load()
+        await group.sent(100)
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_decision_may_arrive_before_a_restarted_slave_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, load = SwitchJournal.write, local._load_modules
+    gate = threading.Event()
+
+    def fails(journal: SwitchJournal, record: SwitchRecord | None) -> None:
+        if record is not None and (record.self_id, record.stage) == ("n1", Stage.COMMITTED):
+            raise OSError(errno.ENOSPC, "no space left")
+        write(journal, record)
+
+    def waits() -> None:
+        gate.wait(DEADLINE_S)
+        load()
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        journals = [SwitchJournal(OsFileSystem(), str(group.store(each))) for each in range(3)]
+        with monkeypatch.context() as patch:
+            patch.setattr(SwitchJournal, "write", fails)
+            plan = group.plan()
+            answer = await group.ask(0, "start", plan=plan, member="n2")
+            assert answer.code == 0, answer.remark
+            await until(lambda: stage_of(journals[0]) is Stage.COMPLETE)
+            assert stage_of(journals[2]) is Stage.PREPARED
+            await group.brokers[2].stop()
+        monkeypatch.setattr(local, "_load_modules", waits)
+        group.brokers[2] = await group.start_broker(2)
+        await until(lambda: stage_of(journals[2]) is Stage.COMMITTED)
+        assert group.brokers[2].store.opened.dledger is None
+        gate.set()
+        await until(lambda: all(stage_of(each) is Stage.COMPLETE for each in journals))
         await group.sent(100)
         await check_nothing_is_lost(group)
 

@@ -194,8 +194,10 @@ class LocalSwitch:
         if self.has_exchanged or self.stopped:
             return
         running, prepared = self._deps.running, self._prepared
-        assert prepared is not None
         again = partial(self.exchange, leader, exchanged)
+        if prepared is None:  # after a restart, the decision may arrive before the port is open
+            self._deps.scheduler.call_later(RETRY_MS, again)
+            return
         if running.store.opened.dledger is None and not running.is_quiet():
             failed = running.store.health.failure is not None
             self._deps.scheduler.call_later(RETRY_MS if failed else POLL_MS, again)
