@@ -18,6 +18,7 @@ from rmqpy.audit.replicas.certificate import Certificate, check_signature, signa
 from rmqpy.audit.replicas.certificate_text import certificate_lines
 from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.audit.replicas.message_comparison import MessageSummer
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, NOTHING_COMPARED, Containment, Word
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
@@ -89,6 +90,31 @@ def test_messages_that_a_slave_lacks_are_missing(store_of: Callable[[str], Path]
     assert keyed.startswith("  10 messages missing in slave: topic Keyed, queue 0 offset 20 to 24,")
     assert normal.startswith("  60 messages missing in slave: topic Normal, queue 0 offset 33 to")
     assert verdict == "CONTAINED: slave in master, which has 70 messages more"
+
+
+@define
+class OnAnotherHost:
+    """A store that only sums its messages."""
+
+    messages: QueueMessages
+
+    def sums(self, topic: str, queue_id: int, first: int, end: int) -> tuple[int, int, int, int]:
+        return self.messages.sums(topic, queue_id, first, end)
+
+
+@pytest.mark.parametrize("remote", [("slave",), ("master",), ("master", "slave")])
+def test_a_slave_that_lags_is_contained_also_on_another_host(
+    store_of: Callable[[str], Path], remote: tuple[str, ...]
+) -> None:
+    stores = [store_of(f"B-lagging-slave-v497/{name}") for name in ("master", "slave")]
+    available: dict[str, MessageSummer] = {}
+    for store in stores:
+        messages = QueueMessages(OsFileSystem(), directory_of(store))
+        available[store.name] = OnAnotherHost(messages) if store.name in remote else messages
+    certificate = certify([manifest_of(store) for store in stores], 11, available)
+    (comparison,) = certificate.comparisons
+    assert (comparison.same, comparison.missing, comparison.undecided) == (291, 70, 0)
+    assert certificate.verdict.word is Word.CONTAINED
 
 
 def test_the_order_of_the_stores_does_not_change_the_verdict(

@@ -198,6 +198,19 @@ def create_topic(probe: Probe, address: str) -> None:
             time.sleep(0.5)
 
 
+def await_level(hosts: SshHosts) -> None:
+    """Wait until the running members have the same entries: one that lags is not verified."""
+
+    def entries(member: str) -> list[bytes]:
+        files = (hosts.folder / member).glob("dledger-*/data/*")
+        return [file.read_bytes() for file in sorted(files) if file.stat().st_size]
+
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not entries("n0") or not entries("n0") == entries("n1") == entries("n2"):
+        assert time.monotonic() < deadline, "a member still lags"
+        time.sleep(0.5)
+
+
 def cut_while(path: Path, cut: Callable[[], int]) -> Callable[[], int]:
     """Cut all connections once, when ``path`` exists; return a function that returns how many."""
     over, counts = threading.Event(), [0]
@@ -274,6 +287,7 @@ def test_a_group_on_three_hosts_there_and_back(
     subprocess.run(["mount", "-o", "remount,size=1g", os.fspath(disk)], check=True)
     command("rmqpy upgrade run --until dledger --yes")  # 3
     send(probe, 2)
+    await_level(three)
     command("rmqpy upgrade verify")  # 4
     assert len(read(probe)) == 2 * COUNT
     command("rmqpy upgrade run --until returned --yes")  # 5

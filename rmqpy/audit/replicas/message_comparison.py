@@ -253,15 +253,14 @@ class MessageComparison:
         self, queue: QueueDigest, bucket: Bucket, first: int, end: int, *, is_absent: bool
     ) -> None:
         pairs = self._pairs(queue, first, end)
-        if pairs is None and not is_absent:
-            if end > first:
-                self._sum(queue, bucket, first, end)
-            return
         if pairs is None:
-            if end > first:
-                self.counts.missing += end - first
-                text = f"{end - first} messages"
-                self._add(queue, first, "missing", text, "nothing", messages=end - first)
+            common = first if is_absent else self._common_end(queue, first, end)
+            if common > first:
+                self._sum(queue, bucket, first, common)
+            if end > common:
+                self.counts.missing += end - common
+                text = f"{end - common} messages"
+                self._add(queue, common, "missing", text, "nothing", messages=end - common)
             return
         for queue_offset, mine, theirs in pairs:
             if (queue.topic, queue.queue_id, queue_offset) in self._uncommitted:
@@ -274,6 +273,14 @@ class MessageComparison:
                 self._add(queue, queue_offset, "missing", mine.message_id, "nothing")
             else:
                 self._message(queue, mine, theirs)
+
+    def _common_end(self, queue: QueueDigest, first: int, end: int) -> int:
+        """Return the end of what both stores have of a bucket, so that the sums of that part decide
+        if the other store lags. An earlier state cannot be summed anew: then its end.
+        """
+        if self._available.get(self._reference.name) is None:
+            return end
+        return min(max(self._theirs.span((queue.topic, queue.queue_id))[1], first), end)
 
     def _message(self, queue: QueueDigest, mine: MessageValue, theirs: MessageValue) -> None:
         names = [name for name in CONTENT_FIELDS if getattr(mine, name) != getattr(theirs, name)]
