@@ -72,6 +72,8 @@ PREPARE_RETRY_MS: Final = 1000
 LAG_POLL_MS: Final = 10
 AGREE_MS: Final = 800
 """The time from the freeze until all have voted; the switch is aborted after it."""
+ASK_MS: Final = 800
+"""The time after a vote until a slave asks for the decision, and for which it waits for answers."""
 LEAD_WAIT_MS: Final = 300
 """The time for which the new leader waits for members that have not exchanged their logs."""
 UNKNOWN_SWITCH: Final = "this broker does not take part in that switch"
@@ -341,7 +343,7 @@ class LiveSwitch:
                 later(f"the vote could not be recorded: {error}")
                 return
             later("")
-            scheduler.call_later(AGREE_MS, lambda: self._ask_outcome(participant))
+            scheduler.call_later(ASK_MS, lambda: self._ask_outcome(participant))
 
     def _decided(self, participant: Participant, outcome: Outcome) -> None:
         """Carry out the decision. Raises RequestRejectedError if it contradicts what is known."""
@@ -379,7 +381,7 @@ class LiveSwitch:
         for member in waiting:
             command = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=body)
             done = partial(answered, member)
-            self._deps.network.request(brokers[member], command, AGREE_MS, done)
+            self._deps.network.request(brokers[member], command, ASK_MS, done)
 
     # --------------------------------------------------------------------------------- actions
 
