@@ -239,6 +239,19 @@ def test_run_shows_the_state_that_has_stopped_it(
 
 
 @pytest.mark.slow
+def test_run_says_which_step_has_changed_nothing(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(f"init {CONFS}")
+    monkeypatch.setattr("rmqpy.cli.upgrade.group.driving._perform", lambda *_given: (0, None))
+    code, out, _ = run("run --until aligned --yes")
+    assert code == 2
+    assert "rmqpy upgrade plan has ended without an error, but the group is still in the" in out
+    code, out, _ = run("run --until aligned --yes --format json")
+    assert code == 2 and "still in the state stopped" in json.loads(out)["stuck"]
+
+
+@pytest.mark.slow
 def test_run_without_a_state_lists_the_states(lagging: Path, run: RunUpgrade) -> None:
     run(f"init {CONFS}")
     code, _, err = run("run --yes")

@@ -94,7 +94,7 @@ def _run(options: argparse.Namespace) -> int:
     target = _state_of(options.until)
     returning, steps = is_back(target), []
     before: tuple[State, NextStep] | None = None
-    code = EXIT_DONE
+    code, stuck = EXIT_DONE, ""
     while True:
         view = view_group(options, group)
         if reaches(view.state, target):
@@ -104,8 +104,15 @@ def _run(options: argparse.Namespace) -> int:
         if before is None:
             reach_hosts(options, group.file)
             ask(options, f"carry out the steps from {view.state.name} to {target.name}")
-        if step in (NextStep.LOOK, NextStep.NOTHING) or before == (view.state, step):
+        if step in (NextStep.LOOK, NextStep.NOTHING):
             code = EXIT_NO
+            break
+        if before == (view.state, step):
+            code = EXIT_NO
+            stuck = (
+                f"{command_of(step)} has ended without an error, but the group is still in the"
+                f" state {view.state.name}: look at what it printed, and at rmqpy upgrade check"
+            )
             break
         if options.format != "json":
             print_result(options, None, [f"{view.state.name}: {command_of(step)}"])
@@ -119,9 +126,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.format == "json":
         roles = running_roles(group.file, view)
         value = group_json(group.file, view, step, roles, now_ms())
-        print_result(options, {"steps": steps, **value}, ())
+        print_result(options, {"steps": steps, "stuck": stuck, **value}, ())
     else:
         _show(options, group, view, step)
+        print_result(options, None, [stuck] if stuck else [])
     return code
 
 
