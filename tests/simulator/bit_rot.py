@@ -5,7 +5,7 @@ header, in the head or body of its record, or in its index unit, at places that 
 second copy covers. While a broker is stopped, a bit may also flip in its last entry or record, if
 it was stopped in an orderly way and therefore knows that this was on the disk; in its vote (the
 highest bit of a byte, so that the file cannot be decoded: it has no checksum); or in one of its
-tables.
+tables. A last entry is spared unless another running member has it and may lead.
 (Nothing covers topic, properties, queue offset and host of a V1 record.) No
 bit flips while one is wrong on any member: a damaged member does not lead, and one member must.
 """
@@ -13,6 +13,7 @@ bit flips while one is wrong on any member: a damaged member does not lead, and 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 
 from attrs import define
@@ -33,6 +34,7 @@ NEWEST = 5
 """The number of newest entries, which readers are about to read."""
 
 UNIT_BYTES = 32
+DURABLE_INDEX = re.compile(rb"^durableIndex=(\d+)$", re.MULTILINE)
 
 
 @define(slots=True, eq=False, repr=False)
@@ -48,7 +50,9 @@ class BitRot:
         if len(self.views) < 2 or any(view.damaged for view in self.views.values()):
             return None
         view = self.rng.choice(list(self.views.values()))
-        committed = min(view.committed - view.begin + 1, len(view.entries))
+        # Younger damage looks like what a power failure leaves when the member is killed.
+        last = min(view.committed, _durable_index(view.host))
+        committed = min(last - view.begin + 1, len(view.entries))
         if view.host.running is None or committed <= 0:
             return None
         newest = max(0, committed - NEWEST) if self.rng.random() < 0.5 else 0
@@ -93,6 +97,8 @@ class BitRot:
             if not view.entries or view.committed < view.entries[-1].index:
                 return None
             entry = view.entries[-1]
+            if not any(self._may_lead(other, entry, view) for other in self.hosts.values()):
+                return None
             path, start = _data_place(host, entry)
             place = start + ENTRY_HEADER_BYTES + self.rng.choice(RECORD_PLACES)
             view.flipped_at_end.add(entry.index)
@@ -128,11 +134,24 @@ class BitRot:
             return path, record + self.rng.choice(RECORD_PLACES), "the record of entry"
         return path, record + BODY_AT + self.rng.randrange(body), "the body of entry"
 
+    def _may_lead(self, host: BrokerHost, entry: LedgerEntry, known: MemberView) -> bool:
+        """Return whether another running member has the entry, and all that a leader needs."""
+        node = host.running.node if host.running is not None else None
+        able = host is not known.host and node is not None and node.fault is None
+        return able and self._has_durably(host, entry, known)
+
     def _has_durably(self, host: BrokerHost, entry: LedgerEntry, known: MemberView) -> bool:
         path, start = _data_place(known.host, entry)
         expected = known.host.disk.content_of(path)[start : start + entry.size]
         path, _ = _data_place(host, entry)
         return host.disk.durable_content(path)[start : start + entry.size] == expected
+
+
+def _durable_index(host: BrokerHost) -> int:
+    """Return the last entry of which the checkpoint on the disk says that it was there, or -1."""
+    path = f"{host.ledger_folder}/checkpoint"
+    found = DURABLE_INDEX.search(host.disk.durable_content(path))
+    return int(found[1]) if found else -1
 
 
 def _data_place(host: BrokerHost, entry: LedgerEntry) -> tuple[str, int]:
