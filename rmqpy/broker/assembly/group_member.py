@@ -1,7 +1,7 @@
 """The DLedger side of a broker process: the peers' port, and the connections to the other members.
 
 The port can be open before the broker has a DLedger log; its requests are refused until
-:meth:`GroupMember.join`.
+:meth:`DLedgerMember.join`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PeerPort:
             self.driver.channel_closed(channel)
 
 
-class GroupMember:
+class DLedgerMember:
     """A member of a DLedger group with these settings."""
 
     def __init__(

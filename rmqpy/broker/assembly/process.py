@@ -28,7 +28,7 @@ from rmqpy.broker.assembly.addresses import (
     is_local,
 )
 from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
-from rmqpy.broker.assembly.switch.exchange import RunningBroker
+from rmqpy.broker.assembly.switch.exchange import SwitchingBroker
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.live import LiveSwitch
 from rmqpy.broker.assembly.switch.local import SwitchDependencies
@@ -58,7 +58,7 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
-    from rmqpy.broker.assembly.group_member import GroupMember
+    from rmqpy.broker.assembly.group_member import DLedgerMember
     from rmqpy.broker.assembly.metrics import MetricsPage
 
 logger = logging.getLogger(__name__)
@@ -218,11 +218,11 @@ class BrokerRuntime:
         for server in (main, fast):
             server.turns.unsent = unsent
 
-        def make_member(configuration: BrokerConfiguration) -> GroupMember:
+        def make_member(configuration: BrokerConfiguration) -> DLedgerMember:
             # Only a broker with a DLedger log imports the modules that it needs.
-            from rmqpy.broker.assembly.group_member import GroupMember
+            from rmqpy.broker.assembly.group_member import DLedgerMember
 
-            return GroupMember(configuration, self._scheduler, tls, unsent)
+            return DLedgerMember(configuration, self._scheduler, tls, unsent)
 
         running = _Running(store, broker, network, (main, fast), group)
         running.page = _metrics_page(broker, running.member_status, unsent)
@@ -234,7 +234,7 @@ class BrokerRuntime:
         else:
             running.switch = LiveSwitch(
                 SwitchDependencies(
-                    running=RunningBroker(broker, store, group),
+                    running=SwitchingBroker(broker, store, group),
                     scheduler=self._scheduler,
                     network=network,
                     journal=journal,
@@ -299,7 +299,7 @@ class _Running:
     servers: tuple[RemotingServer, RemotingServer]
     """The servers of the main port and of the fast port."""
     group: HaGroup | None
-    member: GroupMember | None = None
+    member: DLedgerMember | None = None
     page: MetricsPage | None = None
     switch: LiveSwitch | None = None
 
@@ -307,7 +307,7 @@ class _Running:
         """Return the status of a member of a DLedger group; empty outside of a group."""
         return {} if self.member is None else self.member.status()
 
-    def joined(self, member: GroupMember) -> None:
+    def joined(self, member: DLedgerMember) -> None:
         """Record that the broker has become a member."""
         self.member = member
 

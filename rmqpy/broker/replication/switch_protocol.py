@@ -34,7 +34,7 @@ from rmqpy.model.errors import StoreError
 FORMAT: Final = 1
 
 
-class Stage(Enum):
+class SwitchStage(Enum):
     """What a member has recorded."""
 
     PREPARED = "prepared"
@@ -50,7 +50,7 @@ class Outcome(Enum):
     UNDECIDED = "undecided"
 
 
-class Step(Enum):
+class SwitchStep(Enum):
     """The requests of the master to a slave."""
 
     PREPARE = "prepare"
@@ -97,7 +97,7 @@ class SwitchPlan:
 class SwitchRecord:
     """The journal of one member, ``self_id``."""
 
-    stage: Stage
+    stage: SwitchStage
     plan: SwitchPlan
     self_id: str
 
@@ -118,7 +118,7 @@ class SwitchRecord:
             if value["format"] != FORMAT:
                 raise ValueError(f"format {value['format']}")
             plan, self_id = SwitchPlan.decode(value["plan"]), str(value["self"])
-            return cls(Stage(value["stage"]), plan, self_id)
+            return cls(SwitchStage(value["stage"]), plan, self_id)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 path,
@@ -133,7 +133,7 @@ def recorded_outcome(record: SwitchRecord | None, switch: str) -> Outcome:
     """Return what a record says about a switch. A master without a record of it has aborted it."""
     if record is None or record.plan.switch != switch:
         return Outcome.ABORTED
-    decided = record.stage in (Stage.COMMITTED, Stage.COMPLETE)
+    decided = record.stage in (SwitchStage.COMMITTED, SwitchStage.COMPLETE)
     return Outcome.COMMITTED if decided else Outcome.UNDECIDED
 
 
@@ -177,7 +177,7 @@ class StopFollowing:
 class Record:
     """Record a stage durably, or remove the record (None)."""
 
-    stage: Stage | None
+    stage: SwitchStage | None
 
 
 @define(slots=True, frozen=True)
@@ -191,14 +191,14 @@ class Lead:
 
 
 @define(slots=True, frozen=True)
-class Send:
+class SendStep:
     """Send a request to a member."""
 
     to: str
-    step: Step
+    step: SwitchStep
 
 
-Action = Prepare | Freeze | Reopen | StopFollowing | Record | Exchange | Lead | Send
+Action = Prepare | Freeze | Reopen | StopFollowing | Record | Exchange | Lead | SendStep
 Actions = Sequence[Action]
 
 
@@ -230,7 +230,7 @@ class Coordinator:
 
     def begin(self) -> Actions:
         self._waits_for = set(self.plan.brokers)
-        return [Prepare(), *self._to_others(Step.PREPARE)]
+        return [Prepare(), *self._to_others(SwitchStep.PREPARE)]
 
     def prepared(self, member: str) -> Actions:
         """Handle the end of the preparation of a member, which may be the master itself."""
@@ -244,7 +244,7 @@ class Coordinator:
             return []
         self.phase = Phase.VOTING
         self._waits_for = set(self.plan.others)
-        return self._to_others(Step.VOTE) if self.plan.others else self._decide()
+        return self._to_others(SwitchStep.VOTE) if self.plan.others else self._decide()
 
     def voted(self, member: str) -> Actions:
         if self.phase is not Phase.VOTING or not self._arrived(member):
@@ -254,7 +254,7 @@ class Coordinator:
     def _decide(self) -> Actions:
         self.phase = Phase.COMMITTED
         self._waits_for = set(self.plan.brokers)
-        return [Record(Stage.COMMITTED), *self._to_others(Step.COMMIT), Exchange()]
+        return [Record(SwitchStage.COMMITTED), *self._to_others(SwitchStep.COMMIT), Exchange()]
 
     def exchanged(self, member: str) -> Actions:
         """Handle the exchange of a member. The master leads when all are there."""
@@ -266,7 +266,7 @@ class Coordinator:
     def not_exchanged(self, member: str) -> Actions:
         """Handle a COMMIT without an answer: it is repeated."""
         missing = self.phase is Phase.COMMITTED and member in self._waits_for
-        return [Send(member, Step.COMMIT)] if missing else []
+        return [SendStep(member, SwitchStep.COMMIT)] if missing else []
 
     def lead_alone(self) -> Actions:
         """Lead without the members that have not exchanged their logs in time."""
@@ -286,7 +286,7 @@ class Coordinator:
             return []
         self.phase = Phase.ABORTED
         self.reason = reason
-        return [Reopen(), *self._to_others(Step.ABORT)]
+        return [Reopen(), *self._to_others(SwitchStep.ABORT)]
 
     @property
     def waits_for(self) -> Sequence[str]:
@@ -306,8 +306,8 @@ class Coordinator:
         self._waits_for.discard(member)
         return not self._waits_for
 
-    def _to_others(self, step: Step) -> list[Action]:
-        return [Send(each, step) for each in self.plan.others]
+    def _to_others(self, step: SwitchStep) -> list[Action]:
+        return [SendStep(each, step) for each in self.plan.others]
 
 
 # ---------------------------------------------------------------------------------- the slaves
@@ -319,13 +319,13 @@ class Participant:
 
     plan: SwitchPlan
     self_id: str
-    stage: Stage | None = None
+    stage: SwitchStage | None = None
     over: bool = False
     """True if the switch was aborted."""
 
     def restart(self) -> Actions:
         """Continue after a restart with the recorded stage."""
-        return [StopFollowing()] if self.stage is Stage.PREPARED else []
+        return [StopFollowing()] if self.stage is SwitchStage.PREPARED else []
 
     def vote(self) -> Actions:
         """Vote for the switch. The log ends, and is durable, where the master's does.
@@ -336,12 +336,12 @@ class Participant:
             raise ValueError("the switch was aborted")
         if self.stage is not None:
             return []
-        self.stage = Stage.PREPARED
-        return [StopFollowing(), Record(Stage.PREPARED)]
+        self.stage = SwitchStage.PREPARED
+        return [StopFollowing(), Record(SwitchStage.PREPARED)]
 
     @property
     def awaits_decision(self) -> bool:
-        return self.stage is Stage.PREPARED and not self.over
+        return self.stage is SwitchStage.PREPARED and not self.over
 
     def decided(self, outcome: Outcome) -> Actions:
         """Handle the decision, from the master or from a member that knows it.
@@ -351,12 +351,12 @@ class Participant:
         if outcome is Outcome.COMMITTED:
             if self.stage is None or self.over:
                 raise ValueError("this member has not voted for the switch")
-            if self.stage is not Stage.PREPARED:
+            if self.stage is not SwitchStage.PREPARED:
                 return []
-            self.stage = Stage.COMMITTED
-            return [Record(Stage.COMMITTED), Exchange()]
+            self.stage = SwitchStage.COMMITTED
+            return [Record(SwitchStage.COMMITTED), Exchange()]
         if outcome is Outcome.ABORTED:
-            if self.stage in (Stage.COMMITTED, Stage.COMPLETE):
+            if self.stage in (SwitchStage.COMMITTED, SwitchStage.COMPLETE):
                 raise ValueError("the switch was decided")
             if self.over:
                 return []
@@ -368,5 +368,5 @@ class Participant:
     def outcome(self) -> Outcome:
         if self.over:
             return Outcome.ABORTED
-        decided = self.stage in (Stage.COMMITTED, Stage.COMPLETE)
+        decided = self.stage in (SwitchStage.COMMITTED, SwitchStage.COMPLETE)
         return Outcome.COMMITTED if decided else Outcome.UNDECIDED

@@ -16,10 +16,10 @@ from harness.broker import response_bodies
 
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.broker.assembly.switch import live, local
-from rmqpy.broker.assembly.switch.exchange import RunningBroker
+from rmqpy.broker.assembly.switch.exchange import SwitchingBroker
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.replication.switch_protocol import Stage, SwitchRecord
+from rmqpy.broker.replication.switch_protocol import SwitchRecord, SwitchStage
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.client import RemotingClient
@@ -285,7 +285,7 @@ def test_readers_keep_queues_polls_and_delayed_messages(tmp_path: Path) -> None:
 def test_a_switch_without_agreement_leaves_the_classic_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quiet = RunningBroker.is_quiet
+    quiet = SwitchingBroker.is_quiet
 
     async def main(group: LiveGroup) -> None:
         await group.start(3)
@@ -295,7 +295,7 @@ def test_a_switch_without_agreement_leaves_the_classic_group(
         with monkeypatch.context() as patch:
             patch.setattr(live, "AGREE_MS", 100)
             patch.setattr(
-                RunningBroker, "is_quiet", lambda self: self.broker is not slave and quiet(self)
+                SwitchingBroker, "is_quiet", lambda self: self.broker is not slave and quiet(self)
             )
             status = await group.switch()
         assert status["phase"] == "aborted" and "100 ms" in status["reason"], status
@@ -358,7 +358,7 @@ def test_members_in_doubt_ask_the_master_when_it_runs_again(
             await master.stop()
         for number in (1, 2):
             record = SwitchJournal(OsFileSystem(), str(group.store(number))).read()
-            assert record is not None and record.stage is Stage.PREPARED
+            assert record is not None and record.stage is SwitchStage.PREPARED
         # A slave in doubt stays one, and after a restart, too.
         await group.brokers[2].stop()
         group.brokers[2] = await group.start_broker(2)
@@ -373,7 +373,7 @@ def test_members_in_doubt_ask_the_master_when_it_runs_again(
         if decided:
             await until(lambda: all(store.opened.dledger is not None for store in stores))
         journals = [SwitchJournal(OsFileSystem(), str(group.store(each))) for each in range(3)]
-        stage = Stage.COMPLETE if decided else None
+        stage = SwitchStage.COMPLETE if decided else None
         await until(lambda: all(stage_of(each) is stage for each in journals))
         # After a restart, any member may be elected.
         await until(lambda: any(store.appender.is_ready() for store in stores))
@@ -392,7 +392,7 @@ def test_a_decision_may_arrive_before_a_restarted_slave_is_prepared(
     gate = threading.Event()
 
     def fails(journal: SwitchJournal, record: SwitchRecord | None) -> None:
-        if record is not None and (record.self_id, record.stage) == ("n1", Stage.COMMITTED):
+        if record is not None and (record.self_id, record.stage) == ("n1", SwitchStage.COMMITTED):
             raise OSError(errno.ENOSPC, "no space left")
         write(journal, record)
 
@@ -410,22 +410,22 @@ def test_a_decision_may_arrive_before_a_restarted_slave_is_prepared(
             plan = group.plan()
             answer = await group.ask(0, "start", plan=plan, member="n2")
             assert answer.code == 0, answer.remark
-            await until(lambda: stage_of(journals[0]) is Stage.COMPLETE)
-            assert stage_of(journals[2]) is Stage.PREPARED
+            await until(lambda: stage_of(journals[0]) is SwitchStage.COMPLETE)
+            assert stage_of(journals[2]) is SwitchStage.PREPARED
             await group.brokers[2].stop()
         monkeypatch.setattr(local, "_load_modules", waits)
         group.brokers[2] = await group.start_broker(2)
-        await until(lambda: stage_of(journals[2]) is Stage.COMMITTED)
+        await until(lambda: stage_of(journals[2]) is SwitchStage.COMMITTED)
         assert group.brokers[2].store.opened.dledger is None
         gate.set()
-        await until(lambda: all(stage_of(each) is Stage.COMPLETE for each in journals))
+        await until(lambda: all(stage_of(each) is SwitchStage.COMPLETE for each in journals))
         await group.sent(100)
         await check_nothing_is_lost(group)
 
     in_group(tmp_path, main)
 
 
-def stage_of(journal: SwitchJournal) -> Stage | None:
+def stage_of(journal: SwitchJournal) -> SwitchStage | None:
     record = journal.read()
     return None if record is None else record.stage
 

@@ -27,12 +27,12 @@ from rmqpy.broker.replication.switch_protocol import (
     Prepare,
     Record,
     Reopen,
-    Send,
-    Stage,
-    Step,
+    SendStep,
     StopFollowing,
     SwitchPlan,
     SwitchRecord,
+    SwitchStage,
+    SwitchStep,
     recorded_outcome,
     resolve,
 )
@@ -125,14 +125,14 @@ class Cluster:
         host.alive = host.follows = True
         host.starts += 1
         record = host.record
-        if record is None or (host.joined and record.stage is Stage.COMPLETE):
+        if record is None or (host.joined and record.stage is SwitchStage.COMPLETE):
             return
-        if record.stage is Stage.PREPARED:
-            host.participant = Participant(record.plan, record.self_id, Stage.PREPARED)
+        if record.stage is SwitchStage.PREPARED:
+            host.participant = Participant(record.plan, record.self_id, SwitchStage.PREPARED)
             self.enqueue(host, host.participant.restart())
-        elif record.stage is Stage.COMMITTED:  # the first start with the flag
+        elif record.stage is SwitchStage.COMMITTED:  # the first start with the flag
             host.joined = True
-            host.record = SwitchRecord(Stage.COMPLETE, record.plan, record.self_id)
+            host.record = SwitchRecord(SwitchStage.COMPLETE, record.plan, record.self_id)
 
     def enqueue(self, host: Host, actions: Actions) -> None:
         for action in actions:
@@ -165,26 +165,26 @@ class Cluster:
                 assert role is not None
                 if isinstance(role, Coordinator):
                     self.enqueue(host, role.exchanged(host.name))
-                self.enqueue(host, [Record(Stage.COMPLETE)])
+                self.enqueue(host, [Record(SwitchStage.COMPLETE)])
             case Lead():
                 host.leads = True
-            case Send(to, step):
+            case SendStep(to, step):
                 self.send(host, self.hosts[to], step)
 
-    def send(self, sender: Host, receiver: Host, step: Step) -> None:
+    def send(self, sender: Host, receiver: Host, step: SwitchStep) -> None:
         coordinator = sender.coordinator
 
         def answered(accepted: bool) -> None:
             assert coordinator is not None
             actions: Actions = []
             arrived = {
-                Step.PREPARE: coordinator.prepared,
-                Step.VOTE: coordinator.voted,
-                Step.COMMIT: coordinator.exchanged,
+                SwitchStep.PREPARE: coordinator.prepared,
+                SwitchStep.VOTE: coordinator.voted,
+                SwitchStep.COMMIT: coordinator.exchanged,
             }
             if accepted and step in arrived:
                 actions = arrived[step](receiver.name)
-            elif step in (Step.PREPARE, Step.VOTE):
+            elif step in (SwitchStep.PREPARE, SwitchStep.VOTE):
                 actions = coordinator.abort(f"{receiver.name} refuses")
             self.enqueue(sender, actions)
 
@@ -198,19 +198,19 @@ class Cluster:
         if receiver.alive:
             self.later(receiver, received, is_message=True)
 
-    def receive(self, host: Host, step: Step) -> bool:
-        if step is Step.PREPARE:
+    def receive(self, host: Host, step: SwitchStep) -> bool:
+        if step is SwitchStep.PREPARE:
             if host.participant is not None:
                 return False
             host.participant = Participant(self.plan, host.name)
             return True
         if host.participant is None:
-            return host.joined and step is Step.COMMIT
+            return host.joined and step is SwitchStep.COMMIT
         try:
-            if step is Step.VOTE:
+            if step is SwitchStep.VOTE:
                 actions = host.participant.vote()
             else:
-                committed = step is Step.COMMIT
+                committed = step is SwitchStep.COMMIT
                 outcome = Outcome.COMMITTED if committed else Outcome.ABORTED
                 actions = host.participant.decided(outcome)
         except ValueError:
@@ -260,7 +260,7 @@ class Cluster:
         if any(each.joined for each in hosts):
             assert not any(each.writes_classic for each in hosts), "two writable logs"
         for each in hosts:
-            voted = each.record is not None and each.record.stage is Stage.PREPARED
+            voted = each.record is not None and each.record.stage is SwitchStage.PREPARED
             if each.alive and voted and not each.joined and each.participant is not None:
                 waits = each.participant.awaits_decision
                 assert not (waits and each.follows and self.is_settled(each)), "it follows again"
@@ -274,7 +274,7 @@ class Cluster:
         assert all(joined) or not any(joined), "half a group"
         for each in hosts:
             stage = None if each.record is None else each.record.stage
-            assert stage is (Stage.COMPLETE if all(joined) else None), (each.name, stage)
+            assert stage is (SwitchStage.COMPLETE if all(joined) else None), (each.name, stage)
             if not all(joined):
                 assert each.follows and not each.frozen
         master = hosts[0]
@@ -344,10 +344,10 @@ def test_what_contradicts_a_decision_is_refused() -> None:
     with pytest.raises(ValueError, match="aborted"):
         participant.vote()
     participant = Participant(plan(2), "n1")
-    assert participant.vote() == [StopFollowing(), Record(Stage.PREPARED)]
+    assert participant.vote() == [StopFollowing(), Record(SwitchStage.PREPARED)]
     assert participant.vote() == []
     assert participant.decided(Outcome.UNDECIDED) == []
-    assert participant.decided(Outcome.COMMITTED) == [Record(Stage.COMMITTED), Exchange()]
+    assert participant.decided(Outcome.COMMITTED) == [Record(SwitchStage.COMMITTED), Exchange()]
     assert participant.decided(Outcome.COMMITTED) == []
     with pytest.raises(ValueError, match="was decided"):
         participant.decided(Outcome.ABORTED)
@@ -357,13 +357,13 @@ def test_after_the_decision_the_master_does_not_abort() -> None:
     coordinator = Coordinator(plan(1))
     coordinator.begin()
     assert coordinator.prepared("n0") == [Freeze()]
-    assert coordinator.frozen() == [Record(Stage.COMMITTED), Exchange()]
+    assert coordinator.frozen() == [Record(SwitchStage.COMMITTED), Exchange()]
     assert coordinator.abort("late") == []
     assert coordinator.outcome is Outcome.COMMITTED
 
 
 def test_a_record_that_cannot_be_read_stops_the_start() -> None:
-    record = SwitchRecord(Stage.COMMITTED, plan(3), "n1")
+    record = SwitchRecord(SwitchStage.COMMITTED, plan(3), "n1")
     assert SwitchRecord.decode("switch.json", record.encode()) == record
     for raw in (b"", b"{}", b"[]", record.encode().replace(b'"format": 1', b'"format": 2')):
         with pytest.raises(StoreError, match="no record of a switch"):

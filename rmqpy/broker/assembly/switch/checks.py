@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from rmqpy.broker.assembly.addresses import is_local
-from rmqpy.broker.assembly.switch.exchange import RunningBroker, joined_configuration
+from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, joined_configuration
 from rmqpy.broker.replication.switch_protocol import SwitchPlan
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark
 
 
-def facts(running: RunningBroker) -> dict[str, Any]:
+def facts(running: SwitchingBroker) -> dict[str, Any]:
     """Return what the members of a group are compared by."""
     store = running.store
     return {
@@ -23,7 +23,7 @@ def facts(running: RunningBroker) -> dict[str, Any]:
 
 
 def problems(
-    running: RunningBroker, files: FileSystem, plan: SwitchPlan, self_id: str
+    running: SwitchingBroker, files: FileSystem, plan: SwitchPlan, self_id: str
 ) -> list[str]:
     """Return the reasons why this broker cannot become member ``self_id``."""
     broker, store = running.broker, running.store

@@ -24,7 +24,7 @@ from rmqpy.store.ledger.classic_prefix import GrowingPrefix
 from rmqpy.store.message_store import MessageStore
 
 if TYPE_CHECKING:  # loaded only by a broker that switches
-    from rmqpy.broker.assembly.group_member import GroupMember
+    from rmqpy.broker.assembly.group_member import DLedgerMember
     from rmqpy.broker.replication.switch_protocol import SwitchPlan
 
 
@@ -45,7 +45,7 @@ def joined_configuration(
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
-class RunningBroker:
+class SwitchingBroker:
     """The parts of a running classic broker that take part in the exchange."""
 
     broker: Broker
@@ -76,7 +76,7 @@ class RunningBroker:
         self,
         configuration: BrokerConfiguration,
         prefix: GrowingPrefix,
-        member: GroupMember,
+        member: DLedgerMember,
         leader: str,
     ) -> None:
         """Continue the log with the DLedger log of ``member``, whose driver is not started. Its

@@ -7,8 +7,8 @@ from attrs import define
 from rmqpy.broker.assembly.switch.exchange import joined_configuration
 from rmqpy.broker.replication.switch_protocol import (
     Outcome,
-    Stage,
     SwitchRecord,
+    SwitchStage,
     recorded_outcome,
 )
 from rmqpy.config.loading import BrokerConfiguration
@@ -54,6 +54,6 @@ class SwitchJournal:
         decided, and broker.conf does not contain them yet.
         """
         record = self.read()
-        if record is None or record.stage is not Stage.COMMITTED:
+        if record is None or record.stage is not SwitchStage.COMMITTED:
             return configuration
         return joined_configuration(configuration, record.plan, record.self_id)

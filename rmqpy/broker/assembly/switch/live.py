@@ -51,12 +51,12 @@ from rmqpy.broker.replication.switch_protocol import (
     Prepare,
     Record,
     Reopen,
-    Send,
-    Stage,
-    Step,
+    SendStep,
     StopFollowing,
     SwitchPlan,
     SwitchRecord,
+    SwitchStage,
+    SwitchStep,
     resolve,
 )
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -105,8 +105,10 @@ class LiveSwitch:
         """Continue with the record that a start has found. A slave that has voted waits for the
         decision.
         """
-        if record is not None and record.stage is Stage.PREPARED:
-            participant = self._role = Participant(record.plan, record.self_id, Stage.PREPARED)
+        if record is not None and record.stage is SwitchStage.PREPARED:
+            participant = self._role = Participant(
+                record.plan, record.self_id, SwitchStage.PREPARED
+            )
             self._self_id = record.self_id
             self._carry_out(participant.restart())
             self._prepare_again(participant)
@@ -152,7 +154,7 @@ class LiveSwitch:
         self, step: object, body: Mapping[str, Any], request: RemotingCommand, later: Answer
     ) -> RemotingCommand | None:
         """Answer a request of the master to a slave."""
-        if step == Step.PREPARE.value:
+        if step == SwitchStep.PREPARE.value:
             self._receive_prepare(*plan_of(body), mark_of(body), later)
             return None
         participant = self._role
@@ -160,15 +162,15 @@ class LiveSwitch:
             "switch"
         ):
             raise refused(UNKNOWN_SWITCH)
-        if step == Step.VOTE.value:
+        if step == SwitchStep.VOTE.value:
             deadline_ms = self._deps.scheduler.monotonic_ms() + AGREE_MS
             self._vote(participant, mark_of(body), deadline_ms, later)
             return None
-        if step == Step.COMMIT.value:
+        if step == SwitchStep.COMMIT.value:
             self._decided(participant, Outcome.COMMITTED)
             if not self._local.has_exchanged:
                 raise refused("the log is not exchanged yet")
-        elif step == Step.ABORT.value:
+        elif step == SwitchStep.ABORT.value:
             self._decided(participant, Outcome.ABORTED)
         else:
             raise refused(f"step={step}: expected one of the steps of a switch")
@@ -237,16 +239,18 @@ class LiveSwitch:
         else:
             self._coordinate(coordinator.prepared(self._self_id))
 
-    def _send(self, coordinator: Coordinator, to: str, step: Step) -> None:
+    def _send(self, coordinator: Coordinator, to: str, step: SwitchStep) -> None:
         plan = coordinator.plan
         body: dict[str, Any] = {"step": step.value, "switch": plan.switch}
-        if step is Step.PREPARE:
+        if step is SwitchStep.PREPARE:
             end = self._deps.running.store.log.max_offset
             body |= {"plan": plan.encode(), "member": to, "end": end}
-        elif step is Step.VOTE:
+        elif step is SwitchStep.VOTE:
             body |= {"end": self._local.mark.end, "digest": self._local.mark.digest}
         command = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=dumps(body))
-        timeout_ms = PREPARE_MS if step is Step.PREPARE else 2 * AGREE_MS  # after the deadline
+        timeout_ms = (
+            PREPARE_MS if step is SwitchStep.PREPARE else 2 * AGREE_MS
+        )  # after the deadline
         answered = partial(self._answered, coordinator, to, step)
         self._deps.network.request(plan.brokers[to], command, timeout_ms, answered)
 
@@ -254,20 +258,20 @@ class LiveSwitch:
         self,
         coordinator: Coordinator,
         member: str,
-        step: Step,
+        step: SwitchStep,
         response: RemotingCommand | None,
         fault: RmqError | None,
     ) -> None:
-        if self._local.stopped or step is Step.ABORT:
+        if self._local.stopped or step is SwitchStep.ABORT:
             return
         if response is not None and response.code == ResponseCode.SUCCESS:
             arrived = {
-                Step.PREPARE: coordinator.prepared,
-                Step.VOTE: coordinator.voted,
-                Step.COMMIT: coordinator.exchanged,
+                SwitchStep.PREPARE: coordinator.prepared,
+                SwitchStep.VOTE: coordinator.voted,
+                SwitchStep.COMMIT: coordinator.exchanged,
             }[step]
             self._coordinate(arrived(member))
-        elif step is Step.COMMIT:
+        elif step is SwitchStep.COMMIT:
             self._deps.scheduler.call_later(
                 RETRY_MS, lambda: self._coordinate(coordinator.not_exchanged(member))
             )
@@ -355,7 +359,7 @@ class LiveSwitch:
             self._carry_out(actions)
         except OSError as error:  # Only the record: the decision is asked for again.
             logger.error("the decision could not be recorded: %s", error)
-            participant.stage, participant.over = Stage.PREPARED, False
+            participant.stage, participant.over = SwitchStage.PREPARED, False
             self._deps.scheduler.call_later(RETRY_MS, lambda: self._ask_outcome(participant))
 
     def _ask_outcome(self, participant: Participant) -> None:
@@ -412,12 +416,12 @@ class LiveSwitch:
                 local.prepare(role.plan, self._self_id, partial(self._prepared, role))
             case Freeze() if isinstance(role, Coordinator):
                 self._freeze(role)
-            case Send(to, step) if isinstance(role, Coordinator):
+            case SendStep(to, step) if isinstance(role, Coordinator):
                 self._send(role, to, step)
             case _:
                 raise AssertionError(action)
 
-    def _record(self, plan: SwitchPlan, stage: Stage | None) -> None:
+    def _record(self, plan: SwitchPlan, stage: SwitchStage | None) -> None:
         record = None if stage is None else SwitchRecord(stage, plan, self._self_id)
         self._deps.journal.write(record)
 
@@ -440,7 +444,7 @@ class LiveSwitch:
         def saved(error: BaseException | None) -> None:
             if error is None:
                 try:
-                    self._record(plan, Stage.COMPLETE)
+                    self._record(plan, SwitchStage.COMPLETE)
                     return
                 except OSError as failure:
                     error = failure

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
-from rmqpy.broker.assembly.switch.exchange import RunningBroker, joined_configuration
+from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, joined_configuration
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.replication.switch_protocol import SwitchPlan
 from rmqpy.config.loading import BrokerConfiguration
@@ -22,7 +22,7 @@ from rmqpy.remoting.channel import Network
 from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark, GrowingPrefix
 
 if TYPE_CHECKING:  # loaded only by a broker that switches
-    from rmqpy.broker.assembly.group_member import GroupMember
+    from rmqpy.broker.assembly.group_member import DLedgerMember
 
 POLL_MS: Final = 1
 RETRY_MS: Final = 250
@@ -41,13 +41,13 @@ class SwitchDependencies:
     ``joined`` is called with it when the broker has become a member.
     """
 
-    running: RunningBroker
+    running: SwitchingBroker
     scheduler: AsyncioScheduler
     network: Network
     journal: SwitchJournal
     bind: str
-    make_member: Callable[[BrokerConfiguration], GroupMember]
-    joined: Callable[[GroupMember], None]
+    make_member: Callable[[BrokerConfiguration], DLedgerMember]
+    joined: Callable[[DLedgerMember], None]
 
 
 @define(slots=True, eq=False, repr=False)
@@ -55,7 +55,7 @@ class Preparation:
     """What stands ready beside the classic log: the port of the group, and the log read ahead."""
 
     configuration: BrokerConfiguration
-    member: GroupMember
+    member: DLedgerMember
     prefix: GrowingPrefix
 
 

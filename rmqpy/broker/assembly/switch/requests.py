@@ -12,7 +12,7 @@ from attrs import define
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.broker.replication.switch_protocol import Outcome, Stage, SwitchPlan, SwitchRecord
+from rmqpy.broker.replication.switch_protocol import Outcome, SwitchPlan, SwitchRecord, SwitchStage
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
@@ -100,11 +100,11 @@ def complete_switch(broker: Broker, journal: SwitchJournal) -> None:
     """Write the settings of a member to broker.conf, if a switch was decided before this start."""
     record = journal.read()
     file = broker.settings.file
-    if record is None or record.stage is not Stage.COMMITTED or file is None:
+    if record is None or record.stage is not SwitchStage.COMMITTED or file is None:
         return
 
     def saved(error: BaseException | None) -> None:
         if error is None:
-            journal.write(SwitchRecord(Stage.COMPLETE, record.plan, record.self_id))
+            journal.write(SwitchRecord(SwitchStage.COMPLETE, record.plan, record.self_id))
 
     file.save(broker.identity, saved)
