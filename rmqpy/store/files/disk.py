@@ -317,6 +317,7 @@ class OsFileSystem:
             self.sync_dir(os.path.dirname(path))
 
     def sync_dir(self, path: str) -> None:
+        path = path or "."  # the folder of a path without one, as in rmqpy broker -c broker.conf
         while True:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

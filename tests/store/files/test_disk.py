@@ -80,6 +80,17 @@ def test_the_content_of_a_file_is_replaced(any_files: tuple[FileSystem, str]) ->
     assert files.mtime_ms(path) >= 0
 
 
+def test_a_file_in_the_working_folder_needs_no_folder_in_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with rmqpy broker -c broker.conf, whose file the broker changes."""
+    monkeypatch.chdir(tmp_path)
+    for content in (b"old", b"new"):
+        write_atomically(OsFileSystem(), "broker.conf", content)
+    assert (tmp_path / "broker.conf").read_bytes() == b"new"
+    assert (tmp_path / "broker.conf.bak").read_bytes() == b"old"
+
+
 def test_an_unreadable_file_is_read_from_its_backup(any_files: tuple[FileSystem, str]) -> None:
     files, root = any_files
     path = f"{root}/x"
