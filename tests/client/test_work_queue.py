@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from harness.client import Run
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rmqpy.client.consuming.work_queue import WorkQueue
@@ -60,6 +60,8 @@ def test_all_workers_work_while_listeners_wait(run: Run) -> None:
     run(main())
 
 
+@example(["worker", "turn", "cancel", "put"])
+@example(["worker", "worker", "turn", "cancel", "two", "cancel"])
 @given(st.lists(st.sampled_from(["put", "two", "cancel", "worker", "turn"]), max_size=30))
 def test_no_item_is_lost(steps: list[str]) -> None:
     async def main() -> None:

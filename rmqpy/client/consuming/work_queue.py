@@ -49,12 +49,15 @@ class WorkQueue(Generic[T]):
                 self._woken = None
                 if self._items:
                     self._wake()
-            else:
+            elif waiter in self._idle:
                 self._idle.remove(waiter)
             raise
         self._woken = None
 
     def _wake(self) -> None:
-        if self._idle:
-            self._woken = self._idle.popleft()
-            self._woken.set_result(None)
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.cancelled():  # A cancelled worker may not have run since.
+                self._woken = waiter
+                waiter.set_result(None)
+                return
