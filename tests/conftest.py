@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import lzma
+import os
 import re
 from collections.abc import Callable, Generator
 from functools import cache
@@ -29,7 +30,10 @@ from harness.memory import Memory
 # The time of an example depends on the machine, so there is no deadline.
 hypothesis.settings.register_profile("rmqpy", deadline=None)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=10)
-hypothesis.settings.load_profile("rmqpy")
+# CI judges a change, so it draws the same examples for the same tests; "search" looks for new ones.
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile(os.environ.get("RMQPY_HYPOTHESIS", "rmqpy"))
 
 
 MEMORY = Memory()
