@@ -132,9 +132,14 @@ def fill(address: str, broker_name: str) -> Stored:
             )
             for number in range(FILTERED_COUNT)
         ]
-        for answer in pipelined(connection, requests):
+        for answer in pipelined(connection, [*requests, update_offset()]):
             assert answer.code == ResponseCode.SUCCESS, answer.remark
     return stored
+
+
+def update_offset() -> RemotingCommand:
+    header = UpdateConsumerOffsetRequestHeader(consumer_group=GROUP, commit_offset=1, **_QUEUE)
+    return RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
 
 def pipelined(
@@ -403,13 +408,7 @@ BROKER_REQUESTS: Final = (
     Request("view-by-id", view),
     Request("max-offset", one(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(**_QUEUE))),
     Request("min-offset", one(RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(**_QUEUE))),
-    Request(
-        "update-offset",
-        one(
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            UpdateConsumerOffsetRequestHeader(consumer_group=GROUP, commit_offset=1, **_QUEUE),
-        ),
-    ),
+    Request("update-offset", lambda _: [update_offset()]),
     Request(
         "query-offset",
         one(

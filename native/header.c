@@ -27,6 +27,9 @@ static const char *const END_NAMES[] = {
 };
 static const char *const OFFSET_NAMES[] = {"topic", "queueId", "consumerGroup", "commitOffset", "timestamp"};
 static const char *const VIEW_NAMES[] = {"offset"};
+static const char *const KEY_NAMES[] = {
+    "topic", "key", "maxNum", "beginTimestamp", "endTimestamp", "_UNIQUE_KEY_QUERY"
+};
 static const char *const RETURN_NAMES[] = {"offset", "group", "delayLevel", "maxReconsumeTimes"};
 
 static int find_name(const char *const *names, size_t count, const uint8_t *name, size_t length)
@@ -44,6 +47,8 @@ static int text_number(int32_t code, const uint8_t *name, size_t length)
     case 310:
     case 320: return length == 1 && name[0] >= 'a' && name[0] < 'a' + RMQ_TEXT_COUNT ? name[0] - 'a' : -1;
     case 10: return find_name(SEND_NAMES, sizeof SEND_NAMES / sizeof *SEND_NAMES, name, length);
+    case 12: return find_name(KEY_NAMES, sizeof KEY_NAMES / sizeof *KEY_NAMES, name, length);
+    case 14:
     case 15:
     case 29:
     case 30:
@@ -63,7 +68,8 @@ static int may_be_model(int32_t code)
 
 static int is_fast_path_code(int32_t code)
 {
-    return may_be_model(code) || code == 36 || code == 37 || code == 15 || (code >= 29 && code <= 31) || code == 33;
+    return may_be_model(code) || code == 36 || code == 37 || code == 12 || code == 14 || code == 15
+           || (code >= 29 && code <= 31) || code == 33;
 }
 
 static void skip_blanks(cursor *in)

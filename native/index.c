@@ -1,11 +1,12 @@
-/* Key index files: the hashes of a record's keys, and the entries of a file. Same results as
- * rmqpy/codec/packing.py. */
+/* Key index files: the hashes of a record's keys, the entries of a file, and the search for them. Same
+ * results as rmqpy/codec/packing.py and rmqpy/store/index/index_file.py. */
 #include "rmqpy_native.h"
 
 #define INDEX_HEADER_SIZE 40
 #define INDEX_SLOT_SIZE 4
 #define INDEX_ENTRY_SIZE 20
 #define KEY_SIZE 20
+#define TIME_MAX_MS (INT64_C(1) << 56) /* more is damage */
 #define PREFETCH_DISTANCE 16 /* in entries; their slots are scattered over the file */
 
 void rmq_load_index_header(const uint8_t *index, rmq_index_header *header)
@@ -115,4 +116,58 @@ size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t 
     if (done > 0)
         rmq_store_index_header(index, &header);
     return done;
+}
+
+static int is_known(const rmq_found *found, int64_t offset)
+{
+    for (int64_t i = 0; i < found->count; i++)
+        if (found->offsets[i] == offset)
+            return 1;
+    return 0;
+}
+
+/* Follow the chain of a hash in one file. Returns 0 if it leads out of the file. */
+static int search_file(const rmq_key_index *index, const uint8_t *file, const rmq_index_header *header, int64_t hash,
+                       const int64_t *range_ms, rmq_found *found)
+{
+    const uint8_t *const entries = file + INDEX_HEADER_SIZE + index->slots * INDEX_SLOT_SIZE;
+    int32_t number = rmq_load_int(file + INDEX_HEADER_SIZE + hash % index->slots * INDEX_SLOT_SIZE);
+
+    while (number > 0 && number < header->index_count) {
+        if (number >= index->entries)
+            return RMQ_NEEDS_PYTHON;
+        const uint8_t *const entry = entries + (int64_t)number * INDEX_ENTRY_SIZE;
+        const int64_t offset = rmq_load_long(entry + 4);
+        const int32_t seconds = rmq_load_int(entry + 12), previous = rmq_load_int(entry + 16);
+        if (seconds < 0)
+            break;
+        const int64_t stored = header->begin_timestamp + (int64_t)seconds * 1000;
+        if (rmq_load_int(entry) == hash && stored >= range_ms[0] && stored <= range_ms[1] && !is_known(found, offset)) {
+            found->offsets[found->count++] = offset;
+            if (found->count == found->maximum)
+                break;
+        }
+        /* Chains lead to older entries only. Any other link is damage and could form a cycle. */
+        if (previous <= 0 || previous >= number || stored < range_ms[0])
+            break;
+        number = previous;
+    }
+    return RMQ_OK;
+}
+
+int rmq_find_messages(const rmq_key_index *index, int64_t hash, const int64_t *range_ms, rmq_found *found)
+{
+    found->count = 0;
+    for (int64_t i = index->count - 1; i >= 0 && found->count < found->maximum; i--) {
+        rmq_index_header header;
+        rmq_load_index_header(index->files[i], &header);
+        if (header.begin_timestamp < 0 || header.begin_timestamp > TIME_MAX_MS)
+            return RMQ_NEEDS_PYTHON;
+        if (header.begin_timestamp <= range_ms[1] && header.end_timestamp >= range_ms[0]
+            && !search_file(index, index->files[i], &header, hash, range_ms, found))
+            return RMQ_NEEDS_PYTHON;
+        if (header.begin_timestamp < range_ms[0])
+            break;
+    }
+    return RMQ_OK;
 }

@@ -312,6 +312,8 @@ void rmq_record_commit(rmq_core *core, const rmq_reader *reader, int64_t queue_i
 {
     const rmq_offset_commit commit = {reader - core->readers, queue_id, offset};
 
+    if (queue_id < reader->offset_count)
+        reader->offsets[queue_id] = offset;
     for (int64_t i = core->commit_count - 1; i >= 0 && i >= core->commit_count - 8; i--)
         if (core->commits[i].reader == commit.reader && core->commits[i].queue_id == commit.queue_id) {
             core->commits[i] = commit;

@@ -1,6 +1,6 @@
-/* Answers requests for the first and the next offset of a queue, for that of a time, and for a message
- * by its offset, as rmqpy/broker/processors/query.py does, and stores the offsets that consumers report, as
- * rmqpy/broker/state/consumer_offsets.py. */
+/* Answers requests for the first and the next offset of a queue, for that of a time, and for messages by
+ * their offset or key, as rmqpy/broker/processors/query.py does. Stores the offsets that consumers report,
+ * and answers requests for them, as rmqpy/broker/state/consumer_offsets.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -12,6 +12,8 @@
 #define STORE_TIMESTAMP_POSITION 56 /* with a born host of 4 bytes */
 
 enum {
+    QUERY_MESSAGE = 12,
+    QUERY_CONSUMER_OFFSET = 14,
     UPDATE_CONSUMER_OFFSET = 15,
     SEARCH_OFFSET_BY_TIMESTAMP = 29,
     GET_MAX_OFFSET = 30,
@@ -98,6 +100,17 @@ static int show_offset(const rmq_core *core, const rmq_request *request, const i
     return RMQ_OK;
 }
 
+static int show_committed(const rmq_core *core, const rmq_request *request, int64_t queue_id, int64_t *shown)
+{
+    const rmq_reader *const reader = rmq_find_reader(core, request->texts[OFFSET_GROUP], request->texts[OFFSET_TOPIC]);
+
+    if (reader == NULL || queue_id >= reader->read_queues || queue_id >= reader->offset_count
+        || reader->offsets[queue_id] < 0)
+        return RMQ_NEEDS_PYTHON;
+    *shown = reader->offsets[queue_id];
+    return RMQ_OK;
+}
+
 static int commit_offset(rmq_core *core, const rmq_request *request, int64_t queue_id, int64_t offset)
 {
     const rmq_reader *const reader = rmq_find_reader(core, request->texts[OFFSET_GROUP], request->texts[OFFSET_TOPIC]);
@@ -110,54 +123,147 @@ static int commit_offset(rmq_core *core, const rmq_request *request, int64_t que
     return RMQ_OK;
 }
 
-/* Answer with the record that starts at an offset of the log (record_at of rmqpy/store/reader.py). */
-static int show_message(rmq_core *core, int64_t peer, const rmq_request *request)
+/* Return the record that starts at an offset of the log, or NULL if there is none that C can show (record_at
+ * of rmqpy/store/reader.py). */
+static const uint8_t *find_record(const rmq_core *core, int64_t offset, int64_t *size)
 {
-    static const rmq_number_rule RULE = {VIEW_OFFSET, 1, INT64_MAX};
-    rmq_answer answer = {.opaque = request->opaque};
-    int64_t offset;
-
-    if (!core->offsets_enabled || core->acl_enabled || !rmq_read_numbers(request->texts, &RULE, 1, &offset))
-        return RMQ_NEEDS_PYTHON;
     const uint8_t *const head = rmq_read_log(core, offset, RMQ_RECORD_SIZE_MIN);
-    const int64_t size = head != NULL ? rmq_load_int(head) : 0;
-    const uint8_t *const record = rmq_read_log(core, offset, size);
-    if (record == NULL || size < (int64_t)RMQ_RECORD_SIZE_MIN || rmq_load32(record + 4) != RMQ_MESSAGE_MAGIC_V1
+
+    *size = head != NULL ? rmq_load_int(head) : 0;
+    const uint8_t *const record = rmq_read_log(core, offset, *size);
+    if (record == NULL || *size < (int64_t)RMQ_RECORD_SIZE_MIN || rmq_load32(record + 4) != RMQ_MESSAGE_MAGIC_V1
         || rmq_load_long(record + PHYSICAL_OFFSET_POSITION) != offset)
-        return RMQ_NEEDS_PYTHON;
+        return NULL;
+    return record;
+}
+
+/* Answer with records, one directly after the other. */
+static int show_records(rmq_core *core, int64_t peer, const rmq_request *request, rmq_answer *answer, int kind,
+                        const rmq_slice *records, int64_t count)
+{
+    int64_t size = 0;
+
+    answer->opaque = request->opaque;
+    for (int64_t i = 0; i < count; i++)
+        size += (int64_t)records[i].length;
     if (!rmq_has_reply_space(core, RMQ_REPLY_MAX + size))
         return core->out_used > 0 ? -RMQ_OUT_FULL : RMQ_NEEDS_PYTHON;
     uint8_t *const out = core->out + core->out_used;
-    const int kind = request->binary ? RMQ_COPY_BINARY : RMQ_COPY_JSON;
-    uint8_t *const body = rmq_put_reply(core, &core->replies[kind], &answer, size, out);
-    memcpy(body, record, (size_t)size);
-    if (rmq_lost_pages() > 0 && rmq_is_lost(record, size))
-        return RMQ_NEEDS_PYTHON;
+    uint8_t *at = rmq_put_reply(core, &core->replies[kind + (request->binary != 0)], answer, size, out);
+    for (int64_t i = 0; i < count; i++) {
+        memcpy(at, records[i].at, records[i].length);
+        at += records[i].length;
+        if (rmq_lost_pages() > 0 && rmq_is_lost(records[i].at, (int64_t)records[i].length))
+            return RMQ_NEEDS_PYTHON;
+    }
     core->answered++;
     if (!(request->flag & RMQ_FLAG_ONEWAY))
-        rmq_add_outgoing(core, peer, body + size - out, 0, 0);
+        rmq_add_outgoing(core, peer, at - out, 0, 0);
     return RMQ_OK;
+}
+
+static int show_message(rmq_core *core, int64_t peer, const rmq_request *request)
+{
+    static const rmq_number_rule RULE = {VIEW_OFFSET, 1, INT64_MAX};
+    rmq_answer answer = {0};
+    int64_t offset, size;
+
+    if (!rmq_read_numbers(request->texts, &RULE, 1, &offset))
+        return RMQ_NEEDS_PYTHON;
+    const uint8_t *const record = find_record(core, offset, &size);
+    return record == NULL
+             ? RMQ_NEEDS_PYTHON
+             : show_records(core, peer, request, &answer, RMQ_COPY_JSON, &(rmq_slice){record, (size_t)size}, 1);
+}
+
+enum { KEYS_MAX, KEYS_BEGIN, KEYS_END, KEY_NUMBERS };
+
+static int read_key_numbers(const rmq_core *core, const rmq_text *texts, int64_t *numbers)
+{
+    static const rmq_number_rule RULES[KEY_NUMBERS] = {
+        {KEY_COUNT, 1, INT32_MAX}, {KEY_BEGIN, 1, INT64_MAX}, {KEY_END, 1, INT64_MAX}};
+    const rmq_text unique = texts[KEY_IS_UNIQUE];
+    const int is_open = texts[KEY_END].at != NULL && rmq_is_text(texts[KEY_END], "9223372036854775807");
+
+    if (!rmq_read_numbers(texts, RULES, is_open ? KEYS_END : KEY_NUMBERS, numbers))
+        return RMQ_NEEDS_PYTHON;
+    if (is_open)
+        numbers[KEYS_END] = INT64_MAX;
+    if (unique.at != NULL && rmq_is_text(unique, "true"))
+        numbers[KEYS_MAX] = core->index.unique_found_max;
+    else if (unique.at != NULL && !rmq_is_text(unique, "false"))
+        return RMQ_NEEDS_PYTHON;
+    else if (numbers[KEYS_MAX] > core->index.found_max)
+        numbers[KEYS_MAX] = core->index.found_max;
+    return numbers[KEYS_MAX] > 0;
+}
+
+/* Return whether a message has been deleted with its file. */
+static int is_deleted(const rmq_core *core, int64_t offset)
+{
+    const rmq_files *const oldest = &core->logs[core->logs[0].count == 0];
+
+    return oldest->count > 0 && offset >= 0 && offset < oldest->first_offset;
+}
+
+/* Answer with the messages of a key (query_message of rmqpy/store/reader.py). */
+static int show_messages_of_key(rmq_core *core, int64_t peer, const rmq_request *request)
+{
+    const rmq_key_index *const index = &core->index;
+    const rmq_text topic = request->texts[KEY_TOPIC], key = request->texts[KEY_TEXT];
+    rmq_slice records[RMQ_FOUND_MAX];
+    int64_t numbers[KEY_NUMBERS], count = 0;
+    rmq_answer answer = {0};
+    rmq_found found;
+
+    if (index->count == 0 || topic.at == NULL || key.at == NULL || topic.non_ascii || key.non_ascii
+        || !read_key_numbers(core, request->texts, numbers))
+        return RMQ_NEEDS_PYTHON;
+    found.maximum = numbers[KEYS_MAX];
+    const int64_t hash = rmq_index_key_hash(rmq_java_hash(0, topic.at, topic.length), key.at, key.length);
+    if (!rmq_find_messages(index, hash, &numbers[KEYS_BEGIN], &found) || rmq_lost_pages() > 0)
+        return RMQ_NEEDS_PYTHON;
+    for (int64_t i = 0; i < found.count; i++) {
+        int64_t size;
+        if (is_deleted(core, found.offsets[i]))
+            continue;
+        const uint8_t *const record = find_record(core, found.offsets[i], &size);
+        if (record == NULL)
+            return RMQ_NEEDS_PYTHON;
+        records[count++] = (rmq_slice){record, (size_t)size};
+    }
+    if (count > 0) {
+        rmq_index_header newest;
+        rmq_load_index_header(index->files[index->count - 1], &newest);
+        answer.numbers[RMQ_INDEX_TIME] = newest.end_timestamp;
+        answer.numbers[RMQ_INDEX_OFFSET] = newest.end_offset;
+    }
+    return show_records(core, peer, request, &answer, count > 0 ? RMQ_KEY_JSON : RMQ_NO_KEY_JSON, records, count);
 }
 
 int rmq_answer_query(rmq_core *core, int64_t peer, const rmq_request *request)
 {
-    const int shows = request->code != UPDATE_CONSUMER_OFFSET;
-    const int has_value = !shows || request->code == SEARCH_OFFSET_BY_TIMESTAMP;
+    const int code = request->code, shows = code != UPDATE_CONSUMER_OFFSET;
+    const int has_value = !shows || code == SEARCH_OFFSET_BY_TIMESTAMP;
     const rmq_number_rule rules[COUNT] = {{OFFSET_QUEUE_ID, 1, INT32_MAX},
                                           {shows ? OFFSET_TIMESTAMP : OFFSET_COMMIT, 1, INT64_MAX}};
     const int kind = (shows ? RMQ_OFFSET_JSON : RMQ_COMMIT_JSON) + (request->binary != 0);
     rmq_answer answer = {.opaque = request->opaque};
     int64_t numbers[COUNT];
 
-    if (request->code == VIEW_MESSAGE_BY_ID)
-        return show_message(core, peer, request);
-    if (!core->offsets_enabled || core->acl_enabled || request->texts[OFFSET_TOPIC].at == NULL
+    if (!core->offsets_enabled || core->acl_enabled)
+        return RMQ_NEEDS_PYTHON;
+    if (code == VIEW_MESSAGE_BY_ID || code == QUERY_MESSAGE)
+        return code == QUERY_MESSAGE ? show_messages_of_key(core, peer, request) : show_message(core, peer, request);
+    if (request->texts[OFFSET_TOPIC].at == NULL
         || !rmq_read_numbers(request->texts, rules, has_value ? COUNT : 1, numbers) || numbers[QUEUE_ID] < 0)
         return RMQ_NEEDS_PYTHON;
     if (!rmq_has_reply_space(core, RMQ_REPLY_MAX))
         return core->out_used > 0 ? -RMQ_OUT_FULL : RMQ_NEEDS_PYTHON;
-    const int result = shows ? show_offset(core, request, numbers, &answer.numbers[RMQ_NEXT_OFFSET])
-                             : commit_offset(core, request, numbers[QUEUE_ID], numbers[VALUE]);
+    int64_t *const shown = &answer.numbers[RMQ_NEXT_OFFSET];
+    const int result = code == QUERY_CONSUMER_OFFSET ? show_committed(core, request, numbers[QUEUE_ID], shown)
+                       : shows                       ? show_offset(core, request, numbers, shown)
+                                                     : commit_offset(core, request, numbers[QUEUE_ID], numbers[VALUE]);
     if (result != RMQ_OK)
         return result;
     core->answered++;

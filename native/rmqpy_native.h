@@ -267,6 +267,8 @@ typedef struct {
     const uint8_t *expression;
     int64_t expression_length;
     const rmq_sql_program *expression_program;
+    int64_t *offsets; /* the committed offsets by queue id; negative: none */
+    int64_t offset_count;
 } rmq_reader;
 
 /* An account of access control: the access key, and the states of the two hashes of HMAC-SHA1 after
@@ -305,7 +307,9 @@ enum rmq_field {
     RMQ_QUEUE_START,
     RMQ_NEXT_OFFSET,
     RMQ_LOW_OFFSET,
-    RMQ_HIGH_OFFSET
+    RMQ_HIGH_OFFSET,
+    RMQ_INDEX_TIME, /* of the last message in the key index */
+    RMQ_INDEX_OFFSET
 };
 
 typedef struct {
@@ -393,8 +397,8 @@ enum rmq_log_state { RMQ_LOG_END, RMQ_LOG_STAGED, RMQ_LOG_FILE_END, RMQ_LOG_INDE
 /* Replies, each with a JSON and then a binary header. A pull finds messages, misses (none of the
  * messages that it passed had its tags), or is at the end of its queue. A copy is the end of a
  * transaction, or a message that was sent back; a message that is requested by its offset has the
- * same header. An offset is the first or the next
- * one of a queue, or that of a time. */
+ * same header. An offset is the first or the next one of a queue, that of a time, or a committed one.
+ * A query by key finds messages, or none. */
 enum rmq_kind {
     RMQ_SEND_JSON,
     RMQ_SEND_BINARY,
@@ -410,8 +414,22 @@ enum rmq_kind {
     RMQ_MISS_BINARY,
     RMQ_END_JSON,
     RMQ_END_BINARY,
+    RMQ_KEY_JSON,
+    RMQ_KEY_BINARY,
+    RMQ_NO_KEY_JSON,
+    RMQ_NO_KEY_BINARY,
     RMQ_REPLY_COUNT
 };
+
+/* The files of the key index, oldest first, and how many messages a query finds at most. */
+enum { RMQ_FOUND_MAX = 64 };
+
+typedef struct {
+    const uint8_t **files;
+    int64_t count; /* 0: Python answers queries by key */
+    int64_t slots, entries;
+    int64_t found_max, unique_found_max; /* at most RMQ_FOUND_MAX; the second one for unique keys */
+} rmq_key_index;
 
 typedef struct {
     /* Input: unread frames are in [in_position, in_length). */
@@ -432,7 +450,7 @@ typedef struct {
     int32_t ready[1024];
     int32_t ready_count, ready_next;
     int32_t ready_fd;     /* the epoll descriptor; -1: none */
-    rmq_reply replies[14]; /* by rmq_kind */
+    rmq_reply replies[18]; /* by rmq_kind */
     /* Topics, readers, and queues. */
     rmq_table topic_table, reader_table;
     rmq_topic *topics;
@@ -487,6 +505,7 @@ typedef struct {
     int32_t account_count;
     int32_t acl_enabled; /* C answers only requests that a permitted account has signed */
     rmq_hold *hold;
+    rmq_key_index index;
 } rmq_core;
 
 enum rmq_status {
@@ -1017,6 +1036,16 @@ uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash);
 /* Add a key to an index file that has space for it. */
 void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key);
 
+/* The offsets of messages, newest first, without duplicates. */
+typedef struct {
+    int64_t offsets[RMQ_FOUND_MAX];
+    int64_t count, maximum;
+} rmq_found;
+
+/* Find the messages with this hash whose store time is in a range (KeyIndex.find of
+ * rmqpy/store/index/index_file.py). Returns 0 if only Python can read one of the files. */
+int rmq_find_messages(const rmq_key_index *index, int64_t hash, const int64_t *range_ms, rmq_found *found);
+
 /* Write the hashes of a record's keys, UNIQ_KEY first, at most RMQ_KEYS_MAX. Returns their number,
  * or -1 if Python must find them. */
 int rmq_find_keys(const uint8_t *view, const int64_t *row, int64_t *hashes);
@@ -1152,6 +1181,8 @@ enum rmq_offset_text { OFFSET_TOPIC, OFFSET_QUEUE_ID, OFFSET_GROUP, OFFSET_COMMI
 
 enum rmq_view_text { VIEW_OFFSET };
 
+enum rmq_key_text { KEY_TOPIC, KEY_TEXT, KEY_COUNT, KEY_BEGIN, KEY_END, KEY_IS_UNIQUE };
+
 /* Read the header of a frame into `model->request`. Returns 0 if Python must read it. A model
  * belongs to one buffer; its `begin` is NULL at first. */
 int rmq_read_request(const uint8_t *frame, int64_t length, rmq_model *model);
@@ -1180,7 +1211,7 @@ int64_t rmq_unescape(rmq_text text, uint8_t *out);
 typedef struct {
     int32_t opaque;
     int32_t reserved;
-    int64_t numbers[7];     /* by rmq_field */
+    int64_t numbers[9];     /* by rmq_field */
     const int64_t *offsets; /* for RMQ_MSG_ID */
     int64_t offset_count;
 } rmq_answer;

@@ -29,6 +29,8 @@ class _Lib:
     RMQ_NEXT_OFFSET: int
     RMQ_LOW_OFFSET: int
     RMQ_HIGH_OFFSET: int
+    RMQ_INDEX_TIME: int
+    RMQ_INDEX_OFFSET: int
     RMQ_SEND_JSON: int
     RMQ_SEND_BINARY: int
     RMQ_COPY_JSON: int
@@ -38,6 +40,9 @@ class _Lib:
     RMQ_PULL_BINARY: int
     RMQ_MISS_JSON: int
     RMQ_END_JSON: int
+    RMQ_KEY_JSON: int
+    RMQ_NO_KEY_JSON: int
+    RMQ_FOUND_MAX: int
     RMQ_SQL_STEPS_MAX: int
     RMQ_SQL_NAMES_MAX: int
     RMQ_SQL_WORK_MAX: int

@@ -224,7 +224,7 @@ def _copies(offset: int, serialize_type: int) -> Iterator[bytes]:
 
 
 def _offset_requests() -> Iterator[bytes]:
-    """Yield requests for offsets, and commits of them."""
+    """Yield requests for offsets and for messages by key, and commits of offsets."""
     for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ):
         for number, topic in enumerate(("fuzz", "TopicTest", "unknown") * 4):
             queue = {"topic": topic, "queueId": str(number % 3)}
@@ -237,6 +237,13 @@ def _offset_requests() -> Iterator[bytes]:
             yield _encode(310, number, sent, b"x" * 40, serialize_type)
             commit = {**queue, "consumerGroup": "group", "commitOffset": str(number)}
             yield _encode(15, number, commit, b"", serialize_type)
+            committed = {**queue, "consumerGroup": "group"}
+            yield _encode(14, number, committed, b"", serialize_type)
+            yield _encode(310, number, _short(topic, PROPERTIES[1], "false"), b"", serialize_type)
+            for key, unique in (("a", "false"), ("AC1100010000", "true"), ("none", "false")):
+                query = {"topic": topic, "key": key, "maxNum": "3", "_UNIQUE_KEY_QUERY": unique}
+                times = {"beginTimestamp": "0", "endTimestamp": str((1 << 63) - number % 2 - 1)}
+                yield _encode(12, number, {**query, **times}, b"", serialize_type)
 
 
 def _signed_frames() -> Iterator[bytes]:

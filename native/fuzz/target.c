@@ -91,7 +91,8 @@ typedef struct {
     int32_t cells[TOPICS][QUEUES], places[TOPICS][QUEUES], codes[1];
     int64_t state[TOPICS * QUEUES][4];
     uint8_t *queue_files[TOPICS * QUEUES];
-    const uint8_t *queue_views[TOPICS * QUEUES], *log_views[1];
+    const uint8_t *queue_views[TOPICS * QUEUES], *log_views[1], *index_views[1];
+    int64_t offsets[TOPICS][QUEUES];
     uint8_t *log_file, reader_keys[TOPICS][32];
     int64_t log[6], dispatched;
     rmq_account accounts[ACCOUNTS];
@@ -142,7 +143,8 @@ static void add_names(test_broker *broker)
                                             .program = topic == 0 ? &PROGRAM : NULL,
                                             .expression = (const uint8_t *)EXPRESSION,
                                             .expression_length = sizeof EXPRESSION - 1,
-                                            .expression_program = &PROGRAM};
+                                            .expression_program = &PROGRAM,
+                                            .offsets = broker->offsets[topic], .offset_count = topic};
         memcpy(broker->reader_keys[topic], GROUP, sizeof GROUP); /* including its zero byte */
         memcpy(broker->reader_keys[topic] + sizeof GROUP, TOPIC_NAMES[topic], length);
         add_name(&core->topic_table, TOPIC_NAMES[topic], length, topic);
@@ -240,6 +242,8 @@ static test_broker *new_broker(int dledger, int small)
                               .limit = small ? 3 : HELD + 1, .wait_ms = small ? 3000 : -1};
     core->hold = &broker->hold;
     broker->dispatch.index = allocate(40 + INDEX_SLOTS * 4 + INDEX_ENTRIES * 20);
+    broker->index_views[0] = broker->dispatch.index;
+    core->index = (rmq_key_index){broker->index_views, 1, INDEX_SLOTS, INDEX_ENTRIES, small ? 1 : 8, 2};
     broker->dispatch.index_slots = INDEX_SLOTS;
     broker->dispatch.index_entries = INDEX_ENTRIES;
     broker->dispatch.arrival_capacity = small ? 1 : 16;

@@ -40,6 +40,7 @@ from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
 from rmqpy.broker.filter.sql_program import WORK_MAX
+from rmqpy.broker.processors.query import FOUND_LIMIT
 from rmqpy.broker.state.consumer_filters import SQL92
 from rmqpy.codec.native.binding import ffi, lib, memory_of
 from rmqpy.codec.scan import Scan
@@ -72,6 +73,7 @@ RETURNED_MAX: Final = 256
 
 _OFFSETS: Final = frozenset(
     {
+        RequestCode.QUERY_CONSUMER_OFFSET,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         RequestCode.GET_MAX_OFFSET,
@@ -79,6 +81,7 @@ _OFFSETS: Final = frozenset(
     }
 )
 
+assert lib.RMQ_FOUND_MAX == FOUND_LIMIT
 for _status in FeedStatus:
     assert getattr(lib, f"RMQ_{_status.name}") == _status, _status
 
@@ -315,6 +318,8 @@ class FastPath:
                 self._tables.learn_send_back(command.ext_fields.get("group", ""))
             elif command.code == RequestCode.VIEW_MESSAGE_BY_ID:
                 self._learn_log(command.ext_fields.get("offset", ""))
+            elif command.code == RequestCode.QUERY_MESSAGE:
+                self._learn_query(command)
             elif command.code in _OFFSETS:
                 self._learn_offset(command)
         self._share_cells()
@@ -583,10 +588,25 @@ class FastPath:
             group = fields.get("consumerGroup", "")
             if self._deps.offsets.queues(group, topic):
                 self._tables.learn_commit(group, topic)
+        elif command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            group, offsets = fields.get("consumerGroup", ""), self._deps.offsets
+            if offsets.queues(group, topic):
+                self._tables.learn_committed(group, topic, offsets)
         else:
             timestamp = fields.get("timestamp", "")
             known = timestamp.isdecimal() and len(timestamp) < 19
             self._tables.learn_offsets(topic, int(queue_id), int(timestamp) if known else None)
+
+    def _learn_query(self, command: RemotingCommand) -> None:
+        """Learn the index, and the files of the log with the messages that a query has found."""
+        index, fields = self._store.index, command.ext_fields
+        begin, end = fields.get("beginTimestamp", ""), fields.get("endTimestamp", "")
+        if index is None or not (begin.isdecimal() and end.isdecimal()):
+            return
+        self._tables.learn_index()
+        topic, key = fields.get("topic", ""), fields.get("key", "")
+        for offset in index.find(topic, key, lib.RMQ_FOUND_MAX, int(begin), int(end)):
+            self._tables.learn_log(offset)
 
     def _learn_log(self, offset: str) -> None:
         if offset.isdecimal() and len(offset) < 19:
@@ -624,6 +644,8 @@ class FastPath:
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.reader.memory_distance
         core.scan_work_max = WORK_MAX
+        core.index.found_max = min(FOUND_LIMIT, settings.max_msgs_num_batch)
+        core.index.unique_found_max = min(core.index.found_max, settings.default_query_max_num)
         self._hold.set_time(identity.broker_settings)
         core.allows_wait_false = self._eligibility.allows_wait_false
         self._alive["replies"] = templates = set_reply_templates(core, identity)

@@ -14,6 +14,7 @@ from attrs import define
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.fastpath.tables import Cdata
+from rmqpy.broker.processors.query import NOTHING_FOUND
 from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.model.codes import GetMessageStatus, ResponseCode
 from rmqpy.model.ids import MASTER_ID
@@ -23,6 +24,7 @@ from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, encode_command
 from rmqpy.remoting.headers import (
     GetMaxOffsetResponseHeader,
     PullMessageResponseHeader,
+    QueryMessageResponseHeader,
     SendMessageResponseHeader,
     UpdateConsumerOffsetResponseHeader,
 )
@@ -47,6 +49,8 @@ class ReplyField(IntEnum):
     NEXT_OFFSET = 4
     LOW_OFFSET = 5
     HIGH_OFFSET = 6
+    INDEX_TIME = 7
+    INDEX_OFFSET = 8
 
 
 for _field in ReplyField:
@@ -86,6 +90,21 @@ def set_reply_templates(core: Cdata, identity: BrokerContext) -> list[Cdata] | N
         *_pull_templates(
             lib.RMQ_END_JSON, ResponseCode.PULL_NOT_FOUND, GetMessageStatus.OFFSET_OVERFLOW_ONE
         ),
+        *_plain_templates(
+            lib.RMQ_KEY_JSON,
+            QueryMessageResponseHeader(
+                index_last_update_timestamp=_mark(ReplyField.INDEX_TIME),
+                index_last_update_phyoffset=_mark(ReplyField.INDEX_OFFSET),
+            ),
+        ),
+        *_plain_templates(
+            lib.RMQ_NO_KEY_JSON,
+            QueryMessageResponseHeader(
+                index_last_update_timestamp=0, index_last_update_phyoffset=0
+            ),
+            ResponseCode.QUERY_NOT_FOUND,
+            NOTHING_FOUND,
+        ),
     ):
         text = b"".join(template.literals)
         if len(text) > TEMPLATE_BYTES_MAX:
@@ -109,11 +128,14 @@ def _send_template(identity: BrokerContext, serialize_type: int) -> ReplyTemplat
 
 
 def _plain_templates(
-    json_kind: int, header: CommandHeader | None
+    json_kind: int,
+    header: CommandHeader | None,
+    code: ResponseCode = ResponseCode.SUCCESS,
+    remark: str | None = None,
 ) -> tuple[tuple[int, ReplyTemplate], tuple[int, ReplyTemplate]]:
-    """Return the templates of a successful reply, by their numbers in ``core.replies``."""
+    """Return the templates of a reply, by their numbers in ``core.replies``."""
     json, binary = (
-        _cut(RemotingCommand.response_to(_request(serialize_type), header=header))
+        _cut(RemotingCommand.response_to(_request(serialize_type), code, remark, header))
         for serialize_type in (SERIALIZE_JSON, SERIALIZE_ROCKETMQ)
     )
     return (json_kind, json), (json_kind + 1, binary)

@@ -42,6 +42,8 @@ from rmqpy.store.queues.consume_queue import END_STATE, WATCHED_STATE, ConsumeQu
 if TYPE_CHECKING:
     from rmqpy.broker.fastpath.sql_filters import CSqlProgram
     from rmqpy.broker.filter.sql_parser import Expression
+    from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
+    from rmqpy.store.index.index_file import IndexFile, KeyIndex
 
 TOPICS_MAX: Final = 1 << 18
 READERS_MAX: Final = 1 << 18
@@ -143,6 +145,10 @@ class FastPathTables:
         self._core = core
         self._sources = sources
         self._watched: set[QueueName] = set()
+        self._index: KeyIndex | None = None
+        self._index_seen = -1
+        self._index_views: dict[IndexFile, Cdata] = {}
+        self._index_files: Cdata = None
         self._alive: list[Cdata] = []
         self.use_log()
         for name, kind, count in (
@@ -177,6 +183,7 @@ class FastPathTables:
         self._readers: dict[tuple[str, str], int] = {}
         self._reader_names: list[tuple[str, str]] = []
         self._reader_codes: dict[int, Cdata] = {}
+        self._reader_offsets: dict[int, Cdata] = {}
         self._subscribed: dict[int, CSqlProgram] = {}
         self._requested: dict[int, tuple[str, CSqlProgram, Cdata]] = {}
         self._readers_of_topic: dict[str, set[int]] = {}
@@ -238,12 +245,14 @@ class FastPathTables:
         for number, files in enumerate(self._log_files):
             if files.changed():
                 files.renew(self._core.logs[number])
+        self._renew_index()
 
     def close(self) -> None:
         """Release the files."""
         self.clear()
         self._alive.clear()
         self._log_files.clear()
+        self._index_views.clear()
         self._core = None
 
     # Learning
@@ -314,6 +323,34 @@ class FastPathTables:
     def learn_commit(self, group: str, topic: str) -> None:
         """Learn a group of which Python has stored an offset in this topic."""
         self._reader(group, topic)
+
+    def learn_committed(self, group: str, topic: str, offsets: ConsumerOffsetTable) -> None:
+        """Learn a group of which Python has shown an offset in this topic."""
+        reader = self._reader(group, topic)
+        if reader is None:
+            return
+        shared = offsets.shared(group, topic, min(reader.read_queues, QUEUES_OF_TOPIC_MAX))
+        kept = ffi.from_buffer("int64_t[]", shared)
+        self._reader_offsets[self._readers[group, topic]] = kept
+        reader.offsets = kept
+        reader.offset_count = len(shared)
+
+    def learn_index(self) -> None:
+        """Share the files of the key index, because Python has answered a query by key."""
+        self._index = self._sources.store.index
+        self._renew_index()
+
+    def _renew_index(self) -> None:
+        index, target = self._index, self._core.index
+        if index is None or not index.parts or index.changes == self._index_seen:
+            return
+        self._index_seen = index.changes
+        known = self._index_views
+        self._index_views = {file: known.get(file) or memory_of(file.view) for file in index.parts}
+        self._index_files = ffi.new("const uint8_t *[]", [*self._index_views.values()])
+        target.files = self._index_files
+        target.count = len(index.parts)
+        target.slots, target.entries = index.parts[0].slot_count, index.parts[0].entry_count
 
     def learn_copies(self, topic: str, queue_id: int) -> None:
         """Learn a queue in which Python has stored a message of the broker itself."""
@@ -509,8 +546,10 @@ class FastPathTables:
         self._reader_keys.add(_reader_key(group, topic), number)
         target = self._core.readers[number]
         target.found = target.messages = target.accounts = 0
-        target.expression = target.expression_program = ffi.NULL
+        target.expression = target.expression_program = target.offsets = ffi.NULL
+        target.offset_count = 0
         self._requested.pop(number, None)
+        self._reader_offsets.pop(number, None)
         return number
 
     def _subscribe_by_sql(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:

@@ -34,6 +34,7 @@ BODY_LIMIT: Final = 8 << 20
 """The maximum size of the messages in such an answer, in bytes; the first message is included
 whatever its size.
 """
+NOTHING_FOUND: Final = "can not find message, maybe time range not correct"
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -71,7 +72,7 @@ class QueryProcessor:
         return RemotingCommand.response_to(
             request,
             ResponseCode.SUCCESS if is_found else ResponseCode.QUERY_NOT_FOUND,
-            None if is_found else "can not find message, maybe time range not correct",
+            None if is_found else NOTHING_FOUND,
             header=QueryMessageResponseHeader(
                 index_last_update_timestamp=found.index_last_update_timestamp_ms,
                 index_last_update_phyoffset=found.index_last_update_physical_offset,

@@ -11,8 +11,10 @@ Invariants: offsets are accepted as the consumer reports them, smaller ones too;
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
+from weakref import WeakValueDictionary
 
 from attrs import define, field
 
@@ -46,6 +48,8 @@ class ConsumerOffsetTable:
     _texts: dict[str, str] = field(factory=dict, init=False)
     """The encoded queues by key, except those of the ``_stale`` keys."""
     _stale: set[str] = field(factory=set, init=False)
+    _shared: WeakValueDictionary[str, array[int]] = field(factory=WeakValueDictionary, init=False)
+    """Copies of queues by key, as long as somebody uses them."""
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -60,6 +64,17 @@ class ConsumerOffsetTable:
         """Return the committed offsets by queue."""
         return self._table.get(f"{topic}{KEY_SEPARATOR}{group}", _NOTHING)
 
+    def shared(self, group: str, topic: str, count: int) -> array[int]:
+        """Return an array of the committed offsets of the first ``count`` queues, -1 if there is
+        none. It follows the table; its user may write an offset that it commits later.
+        """
+        key = f"{topic}{KEY_SEPARATOR}{group}"
+        copy = self._shared.get(key)
+        if copy is None or len(copy) != count:
+            copy = self._shared[key] = array("q", [-1]) * count
+            self._copy(key, self._table.get(key, _NOTHING))
+        return copy
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset that a consumer reports. Raises RequestRejectedError for
         an invalid name or queue id.
@@ -72,6 +87,9 @@ class ConsumerOffsetTable:
             queues = self._new_key(key, group, topic)
         queues[queue_id] = offset
         self._stale.add(key)
+        copy = self._shared.get(key)
+        if copy is not None and queue_id < len(copy):
+            copy[queue_id] = offset
         self._on_change()
 
     def topics_of(self, group: str) -> list[str]:
@@ -122,6 +140,7 @@ class ConsumerOffsetTable:
                 continue
             self._table[key] = dict(queues)
             self._stale.add(key)
+            self._copy(key, queues)
 
     def merge(self, received: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a master's offset for each queue that the master names; nothing is removed."""
@@ -138,6 +157,7 @@ class ConsumerOffsetTable:
                 own.update(queues)
                 changed = True
                 self._stale.add(key)
+                self._copy(key, own)
         if changed:
             self._on_change()
 
@@ -154,10 +174,18 @@ class ConsumerOffsetTable:
         self._stale.add(key)
         return queues
 
+    def _copy(self, key: str, queues: Mapping[int, int]) -> None:
+        """Update the shared copy of a key."""
+        copy = self._shared.get(key)
+        if copy is not None:
+            for queue_id in range(len(copy)):
+                copy[queue_id] = queues.get(queue_id, -1)
+
     def _remove(self, keys: Iterable[str]) -> None:
         removed = list(keys)
         for key in removed:
             del self._table[key]
+            self._copy(key, _NOTHING)
             self._texts.pop(key, None)
             self._stale.discard(key)
         if removed:

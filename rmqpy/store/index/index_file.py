@@ -74,6 +74,10 @@ class IndexFile:
         return self._file.path
 
     @property
+    def view(self) -> memoryview:
+        return self._file.view
+
+    @property
     def writable(self) -> memoryview:
         return self._file.writable
 
@@ -231,6 +235,8 @@ class KeyIndex:
         files after it. Their content is derived from the log again.
         """
         self._index_files: list[IndexFile] = []
+        self.changes = 0
+        """The number of times that a file was added or removed."""
         self._full: list[IndexFile] = []
         self._resume_offset = -1
         self._resume_skip = 0
@@ -299,6 +305,7 @@ class KeyIndex:
             # The files must not reappear: the log will have other messages after its end.
             self._files.sync_dir(self._directory)
             del self._index_files[kept:]
+            self.changes += 1
         if safe_timestamp_ms is not None:
             self._full = list(self._index_files)
         self._resume_offset = self._index_files[-1].header.end_offset if self._index_files else -1
@@ -382,6 +389,11 @@ class KeyIndex:
         return list(found)
 
     @property
+    def parts(self) -> Sequence[IndexFile]:
+        """The files, oldest first."""
+        return self._index_files
+
+    @property
     def newest(self) -> IndexFile | None:
         """The newest file, if there is one."""
         return self._index_files[-1] if self._index_files else None
@@ -411,6 +423,7 @@ class KeyIndex:
             len(self._index_files) > 1 and self._index_files[0].header.end_offset < log_min_offset
         ):
             file = self._index_files.pop(0)
+            self.changes += 1
             if file in self._full:
                 self._full.remove(file)
             yield file
@@ -444,6 +457,7 @@ class KeyIndex:
             self._full.append(self._index_files[-1])
             file.continue_from(self._index_files[-1].header)
         self._index_files.append(file)
+        self.changes += 1
         return file
 
     def _new_path(self) -> str:
