@@ -89,6 +89,8 @@ HELD_PER_CONNECTION: Final = 100
 READY_SECONDS_MAX: Final = 600.0
 QUIET_SECONDS: Final = 12.0
 CHANGES: Final = 5
+FLUSHED_EVERY: Final = 10_000
+"""The messages of a new store between two flushes: each open queue needs a mapping."""
 LOAD_SECONDS: Final = "1"
 PERIODS: Final = {
     "flushConsumeQueueThoroughInterval": "3000",
@@ -145,6 +147,8 @@ def write_store(root: Path, point: Point) -> None:
         assert all(result.status is PutMessageStatus.PUT_OK for result in results)
         store.appender.commit()
         store.dispatch()
+        if first % FLUSHED_EVERY == 0:  # Closes the files of the queues that are complete.
+            store.flush_tracker.flush_queues()
     store.shutdown()
     groups = [GROUP, *(f"growing-group-{number}" for number in range(point.groups - 1))]
     version = DataVersion(1, 1)

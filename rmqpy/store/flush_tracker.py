@@ -15,6 +15,7 @@ from attrs import define, evolve
 
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.steps import Steps, finish
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import Dispatcher
@@ -145,11 +146,16 @@ class FlushTracker:
         """Return a task that makes the derived files durable and records that in the checkpoint, or
         None if nothing has changed since the last one, or after a failure. Take one at a time.
         """
+        return finish(self.queue_flush_steps())
+
+    def queue_flush_steps(self) -> Steps[QueueFlush | None]:
+        """Do what :meth:`queue_flush_task` does, in one step for each queue and topic. Messages may
+        be dispatched between the steps; the task may or may not include them.
+        """
         if self._health.failure is not None:
             return None
         checkpoint = self._checkpoint
         stored_ms = self._dispatcher.store_timestamp_ms
-        queues = self._take_queue_syncs()
         index = self._index.take_sync() if self._index is not None else None
         times = (
             checkpoint.physic_timestamp_ms,
@@ -158,18 +164,29 @@ class FlushTracker:
         )
         self._is_reset = False
         cursor = self._dispatcher.queue_cursor
+        flushed = self.log.flushed_offset
+        removals = self._queues.removals
+        queues = yield from self._take_queue_syncs()
         if not (queues or index or times != self._saved_times):
-            self.queues_durable_to = cursor
+            if not self._is_reset:
+                self.queues_durable_to = cursor
             return None
+        self._taken_offset = min(cursor, flushed)
+        save_point = _save_nothing
+        if removals == self._queues.removals:  # Otherwise the ends may be those of deleted queues.
+            save_point = self._point_saver()
         low = self.log.min_offset
-        return QueueFlush(queues, index, checkpoint, times, low, cursor, self._point_saver())
+        return QueueFlush(queues, index, checkpoint, times, low, cursor, save_point)
 
-    def _take_queue_syncs(self) -> tuple[QueueSync, ...]:
+    def _take_queue_syncs(self) -> Steps[tuple[QueueSync, ...]]:
         """Return the syncs of the queues that are not durable, and note the ends of all queues that
         may have changed.
         """
         syncs = []
         for queue in self._queues.begin_flush():
+            yield
+            if queue is None:
+                continue
             sync = queue.take_sync()
             if sync is None:
                 self._queues.touched.discard(queue)
@@ -178,25 +195,25 @@ class FlushTracker:
             if self._segments is not None:
                 found = self._queues.find(*queue.name)
                 self._queue_ends.set(*queue.name, None if found is None else found.max_offset)
+        yield from self._queue_ends.encode_steps()
         return tuple(syncs)
 
     def _point_saver(self) -> Callable[[], None]:
-        """Return a function that saves the recovery point as of now, to be called after the
-        flush: log and consume queues are durable up to it then. A DLedger log has none, because it
-        recovers from its checkpoint.
+        """Return a function that saves the recovery point at the offset that was taken, to be
+        called after the flush: log and consume queues are durable up to it then. A DLedger log has
+        none, because it recovers from its checkpoint.
         """
-        self._taken_offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
         if self._segments is None:
-            return lambda: None
-        offset = self._taken_offset
-        point = NewRecoveryPoint.of(self._segments, offset, self._queue_ends)
+            return _save_nothing
+        point = NewRecoveryPoint.of(self._segments, self._taken_offset, self._queue_ends)
         if point is None:
-            return lambda: None
+            return _save_nothing
         return lambda: point.save(self._files, self._paths.recovery_point)
 
     def save_point(self) -> None:
         """Save the recovery point, because everything is durable. Blocks."""
-        self._take_queue_syncs()
+        self._taken_offset = min(self._dispatcher.queue_cursor, self.log.flushed_offset)
+        finish(self._take_queue_syncs())
         self._point_saver()()
 
     def close(self) -> None:
@@ -227,10 +244,15 @@ class FlushTracker:
 
     def queues_flushed(self, task: QueueFlush) -> None:
         """Record that a queue flush was run without an error."""
+        finish(self.queues_flushed_steps(task))
+
+    def queues_flushed_steps(self, task: QueueFlush) -> Steps[None]:
+        """Do what :meth:`queues_flushed` does, in one step for each queue."""
         for sync in task.queues:
             sync.queue.synced(sync)
-            if sync.queue.take_sync() is None:
+            if sync.queue.is_durable:
                 self._queues.touched.discard(sync.queue)
+            yield
         if task.index is not None and self._index is not None:
             self._index.synced(task.index)
         if not self._is_reset:
@@ -243,3 +265,7 @@ class FlushTracker:
                 self._rebuilds.done()
             except OSError as error:
                 self._health.write_failed(Writer.DERIVED, error)
+
+
+def _save_nothing() -> None:
+    """Save no recovery point."""

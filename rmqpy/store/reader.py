@@ -123,7 +123,7 @@ class QueueMessageReader:
 
     def queue_names(self) -> list[QueueName]:
         """Return the topic and queue id of every consume queue."""
-        return [name for name, _ in self._queues.items()]
+        return self._queues.names()
 
     def get_message(
         self,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
 from rmqpy.model.clock import Clock, Scheduler, Timer
+from rmqpy.model.steps import Steps
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +95,42 @@ class Throttled:
 
 
 SLICE_MS: Final = 2
+SLICE_PAUSE_MS: Final = 4
+
+
+@define(slots=True, eq=False, repr=False)
+class Sliced(Generic[T]):
+    """Work that grows with the number of queues, groups, or messages, in slices of ``SLICE_MS``
+    with pauses of ``SLICE_PAUSE_MS``, in which requests are served.
+
+    ``done`` is called once, with the result of the work or the exception that ended it.
+    """
+
+    _scheduler: Scheduler
+    _steps: Steps[T]
+    _done: Callable[[T | None, BaseException | None], None]
+    _timer: Timer | None = field(default=None, init=False)
+
+    def run(self) -> None:
+        """Run the next slice: the first one, and later those that follow it."""
+        self._timer = None
+        until_ms = self._scheduler.monotonic_ms() + SLICE_MS
+        try:
+            while self._scheduler.monotonic_ms() < until_ms:
+                next(self._steps)
+        except StopIteration as end:
+            self._done(end.value, None)
+        except Exception as error:  # noqa: BLE001 - passed on
+            self._done(None, error)
+        else:
+            self._timer = self._scheduler.call_later(SLICE_PAUSE_MS, self.run)
+
+    def cancel(self) -> None:
+        """Run no further slice; ``done`` is not called then."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._steps.close()
 
 
 @define(slots=True, eq=False, repr=False)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.message import OutgoingMessage
+from rmqpy.model.steps import Steps
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
@@ -102,9 +103,9 @@ class StoreFlush(Protocol):
 
     def flush_failed(self, error: BaseException) -> None: ...
 
-    def queue_flush_task(self) -> QueueFlush | None: ...
+    def queue_flush_steps(self) -> Steps[QueueFlush | None]: ...
 
-    def queues_flushed(self, task: QueueFlush) -> None: ...
+    def queues_flushed_steps(self, task: QueueFlush) -> Steps[None]: ...
 
     def queue_flush_failed(self, error: BaseException) -> None: ...
 

@@ -18,6 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from attrs import define, field
 
+from rmqpy.broker.base.scheduling import Sliced
 from rmqpy.broker.base.store_api import StoreFlush
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.model.clock import Scheduler, Timer
@@ -105,14 +106,11 @@ class _Flushing(ABC, Generic[T]):
     def running(self) -> bool:
         return self._running
 
+    @abstractmethod
     def begin(self) -> None:
         """Start a flush if there is something to flush and no flush is in progress."""
-        if self._running or self._stopped is not None:
-            return
-        task = self._take()
-        if task is None:
-            return
-        self._running = True
+
+    def _run(self, task: T) -> None:
         self._scheduler.run_blocking(task.run, lambda _none, error: self._ended(task, error))
 
     def stop(self, done: Callable[[], None]) -> None:
@@ -121,29 +119,16 @@ class _Flushing(ABC, Generic[T]):
         if not self._running:
             done()
 
+    @abstractmethod
     def _ended(self, task: T, error: BaseException | None) -> None:
-        self._running = False
-        if error is None:
-            self._flushed(task)
-        else:
-            self._failed(error)
-            self._on_failure()
+        """Handle the end of a task."""
+
+    def _next(self, error: BaseException | None) -> None:
+        """Stop, or start another flush, after one that ended."""
         if self._stopped is not None:
             self._stopped()
         elif error is None:
             self._continue()
-
-    @abstractmethod
-    def _take(self) -> T | None:
-        """Return the next task, or None if there is nothing to flush."""
-
-    @abstractmethod
-    def _flushed(self, task: T) -> None:
-        """Handle the success of a task."""
-
-    @abstractmethod
-    def _failed(self, error: BaseException) -> None:
-        """Handle the failure of a task."""
 
     def _continue(self) -> None:
         """Start another flush if a reply already waits for one."""
@@ -220,8 +205,25 @@ class LogFlusher(_Flushing[FlushTask]):
             if not self._running:
                 self.start()
 
+    def begin(self) -> None:
+        if self._running or self._stopped is not None:
+            return
+        task = self._store.flush_task()
+        if task is None:
+            return
+        self._running = True
+        self._run(task)
+
     def _ended(self, task: FlushTask, error: BaseException | None) -> None:
-        super()._ended(task, error)
+        self._running = False
+        if error is None:
+            self._delay.flushed(self._gate.waiting)
+            self._store.flushed(task.offset)
+        else:
+            logger.error("flushing the commit log failed: %s", error)
+            self._store.flush_failed(error)
+            self._on_failure()
+        self._next(error)
         if self._interval is None and not self._running and self._stopped is None:
             self.start()
 
@@ -259,30 +261,42 @@ class LogFlusher(_Flushing[FlushTask]):
             for mark in self._store.log.acknowledged(True)
         )
 
-    def _take(self) -> FlushTask | None:
-        return self._store.flush_task()
-
-    def _flushed(self, task: FlushTask) -> None:
-        self._delay.flushed(self._gate.waiting)
-        self._store.flushed(task.offset)
-
-    def _failed(self, error: BaseException) -> None:
-        logger.error("flushing the commit log failed: %s", error)
-        self._store.flush_failed(error)
-
     def _continue(self) -> None:
         self.begin_if_awaited()
 
 
 class QueueFlusher(_Flushing[QueueFlush]):
-    """The flushes of consume queues, key index and checkpoint."""
+    """The flushes of consume queues, key index and checkpoint. What is done for each queue before
+    and after a flush is done in slices, because there may be any number of them.
+    """
 
-    def _take(self) -> QueueFlush | None:
-        return self._store.queue_flush_task()
+    def begin(self) -> None:
+        if self._running or self._stopped is not None:
+            return
+        self._running = True
+        Sliced(self._scheduler, self._store.queue_flush_steps(), self._taken).run()
 
-    def _flushed(self, task: QueueFlush) -> None:
-        self._store.queues_flushed(task)
+    def _taken(self, task: QueueFlush | None, error: BaseException | None) -> None:
+        if task is not None:
+            self._run(task)
+            return
+        if error is not None:
+            logger.error("preparing a flush of the consume queues failed", exc_info=error)
+        self._running = False
+        self._next(error)
 
-    def _failed(self, error: BaseException) -> None:
+    def _ended(self, task: QueueFlush, error: BaseException | None) -> None:
+        if error is None:
+            Sliced(self._scheduler, self._store.queues_flushed_steps(task), self._noted).run()
+            return
+        self._running = False
         logger.error("flushing the consume queues failed: %s", error)
         self._store.queue_flush_failed(error)
+        self._on_failure()
+        self._next(error)
+
+    def _noted(self, _none: None, error: BaseException | None) -> None:
+        if error is not None:
+            logger.error("recording a flush of the consume queues failed", exc_info=error)
+        self._running = False
+        self._next(error)

@@ -20,22 +20,26 @@ exists anyway. An item starts with its first message after the start of the brok
 three series of samples (``_SERIES``); a series reports the difference between its last and its
 first sample.
 
-Bounds: ``ITEMS_MAX`` items; ``STEP_QUEUES`` queues and ``STEP_UNITS`` units of them per step.
+Bounds: ``ITEMS_MAX`` items; ``STEP_UNITS`` units of a queue in a step of a round, which runs in
+slices (:class:`rmqpy.broker.base.scheduling.Sliced`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Final
 
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
+from rmqpy.broker.base.scheduling import Sliced
 from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.steps import Steps
 from rmqpy.remoting.bodies import BrokerStatsData, BrokerStatsItem
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -48,9 +52,7 @@ _SERIES: Final = ((SECONDS_PERIOD_MS, 7), (MINUTES_PERIOD_MS, 7), (HOURS_PERIOD_
 """The interval of the samples in ms and the number kept, for a minute, an hour and a day."""
 
 ITEMS_MAX: Final = 50_000
-STEP_QUEUES: Final = 2_048
 STEP_UNITS: Final = 8_192
-STEP_PAUSE_MS: Final = 1
 
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
@@ -62,6 +64,8 @@ GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
 SNDBCK_PUT_NUMS: Final = "SNDBCK_PUT_NUMS"
 BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+logger = logging.getLogger(__name__)
 
 _Sample = tuple[int, int, int]
 """Time in ms, value, and number of additions."""
@@ -114,27 +118,23 @@ class ItemStatistics:
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
     """Queue to the queue offset up to which its units are counted."""
-    _unseen: list[tuple[str, int]] = field(factory=list, init=False)
-    """Queues that have not been examined in this round."""
-    _uncounted: deque[tuple[str, int]] = field(factory=deque, init=False)
-    """Queues with units that are not counted yet."""
     _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
     """Item to the value and times of its source when it was last read."""
     _rounds: int = field(default=0, init=False)
     _timer: Timer | None = field(default=None, init=False)
+    _round: Sliced[None] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Start counting; existing messages do not count."""
-        self._ends = {
-            (topic, queue_id): self.reader.max_queue_offset(topic, queue_id)
-            for topic, queue_id in self.reader.queue_names()
-        }
-        self._plan(SECONDS_PERIOD_MS)
+        self._begin(self._skip_existing())
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._round is not None:
+            self._round.cancel()
+            self._round = None
 
     def find(self, name: str, key: str) -> Item | None:
         return self._items.get((name, key))
@@ -161,55 +161,58 @@ class ItemStatistics:
             item = self._items[name, key] = Item()
         item.add(value, times)
 
-    def _plan(self, delay_ms: int) -> None:
-        self._timer = self.scheduler.call_later(delay_ms, self._run)
+    def _plan(self) -> None:
+        self._timer = self.scheduler.call_later(SECONDS_PERIOD_MS, self._run)
 
     def _run(self) -> None:
         """Begin a round."""
-        self._unseen = self.reader.queue_names()
-        self._step()
+        self._timer = None
+        self._begin(self._count())
 
-    def _step(self) -> None:
-        """Run one step; the sample is taken when every queue has been counted."""
-        self._find_uncounted()
-        self._count_units()
-        if self._unseen or self._uncounted:
-            self._timer = self.scheduler.call_later(STEP_PAUSE_MS, self._step)
-            return
-        self._count_reads()
-        self._sample()
-        self._plan(SECONDS_PERIOD_MS)
+    def _begin(self, steps: Steps[None]) -> None:
+        self._round = Sliced(self.scheduler, steps, self._counted_all)
+        self._round.run()
 
-    def _find_uncounted(self) -> None:
-        seen = self._unseen[-STEP_QUEUES:]
-        del self._unseen[-STEP_QUEUES:]
-        for topic, queue_id in seen:
+    def _skip_existing(self) -> Steps[None]:
+        for topic, queue_id in self.reader.queue_names():
+            self._ends[topic, queue_id] = self.reader.max_queue_offset(topic, queue_id)
+            yield
+
+    def _counted_all(self, _none: None, error: BaseException | None) -> None:
+        if error is not None:
+            logger.error("counting for statistics failed", exc_info=error)
+        self._round = None
+        self._plan()
+
+    def _count(self) -> Steps[None]:
+        """Count what is new in every queue, then what was read, and take the samples."""
+        for topic, queue_id in self.reader.queue_names():
             end = self.reader.max_queue_offset(topic, queue_id)
             known = self._ends.setdefault((topic, queue_id), 0)
             if end < known:
                 self._ends[topic, queue_id] = end
             elif end > known:
-                self._uncounted.append((topic, queue_id))
+                yield from self._count_units(topic, queue_id, known)
+            yield
+        yield from self._count_reads()
+        yield from self._sample()
 
-    def _count_units(self) -> None:
-        left = STEP_UNITS
-        while self._uncounted and left > 0:
-            topic, queue_id = self._uncounted[0]
-            first = self._ends[topic, queue_id]
+    def _count_units(self, topic: str, queue_id: int, first: int) -> Steps[None]:
+        queue = f"{topic}@{queue_id}"
+        while True:
             first = max(first, self.reader.min_queue_offset(topic, queue_id))
-            count, size = self.reader.queue_bytes(topic, queue_id, first, left)
-            self._ends[topic, queue_id] = first + count
-            left -= max(1, count)
+            count, size = self.reader.queue_bytes(topic, queue_id, first, STEP_UNITS)
             if not count:
-                self._uncounted.popleft()
-                continue
-            queue = f"{topic}@{queue_id}"
+                return
+            first += count
+            self._ends[topic, queue_id] = first
             self.add(TOPIC_PUT_NUMS, topic, count, count)
             self.add(TOPIC_PUT_SIZE, topic, size, count)
             self.add(QUEUE_PUT_NUMS, queue, count, count)
             self.add(QUEUE_PUT_SIZE, queue, size, count)
+            yield
 
-    def _count_reads(self) -> None:
+    def _count_reads(self) -> Steps[None]:
         statistics, cluster = self.statistics, self.identity.cluster
         counters = statistics.counters
         self._add_growth(BROKER_PUT_NUMS, cluster, counters.put_messages, counters.put_messages)
@@ -220,10 +223,13 @@ class ItemStatistics:
             if grown:
                 size = round(grown * self._mean_size(topic))
                 self.add(GROUP_GET_SIZE, key, size, grown)
-        for (queue_id, topic, group), latency in statistics.read_latency.items():
+            yield
+        for (queue_id, topic, group), latency in list(statistics.read_latency.items()):
             self._add_growth(GROUP_GET_LATENCY, f"{queue_id}@{topic}@{group}", *latency)
-        for (group, topic), messages in statistics.messages_sent_back.items():
+            yield
+        for (group, topic), messages in list(statistics.messages_sent_back.items()):
             self._add_growth(SNDBCK_PUT_NUMS, f"{topic}@{group}", messages, messages)
+            yield
 
     def _add_growth(self, name: str, key: str, value: int, times: int) -> int:
         """Add the growth of a source since it was last read, and return it."""
@@ -237,10 +243,11 @@ class ItemStatistics:
         size = self.find(TOPIC_PUT_SIZE, topic)
         return size.value / size.times if size is not None and size.times else 0.0
 
-    def _sample(self) -> None:
+    def _sample(self) -> Steps[None]:
         self._rounds += 1
         now_ms = self.scheduler.now_ms()
         for index, (period_ms, _) in enumerate(_SERIES):
             if self._rounds % (period_ms // SECONDS_PERIOD_MS) == 0:
-                for item in self._items.values():
+                for item in list(self._items.values()):
                     item.sample(index, now_ms)
+                    yield

@@ -20,6 +20,7 @@ from attrs import define
 
 from rmqpy.codec.backend import crc32
 from rmqpy.model.files import FileSystem
+from rmqpy.model.steps import Steps, finish
 from rmqpy.store.files.mapped_files import MappedFiles
 
 RECOVERY_POINT_NAME = "recovery-point"
@@ -79,15 +80,20 @@ class EncodedQueueEnds:
 
     def encode(self) -> str:
         """Return the JSON of topic to queue to end."""
-        for topic in self._stale:
+        finish(self.encode_steps())
+        return "{" + ", ".join(self._texts.values()) + "}"
+
+    def encode_steps(self) -> Steps[None]:
+        """Encode the topics with changes, one in each step."""
+        while self._stale:
+            topic = self._stale.pop()
             ends = self._ends[topic]
             if ends:
                 self._texts[topic] = f"{json.dumps(topic)}: {json.dumps(ends)}"
             else:
                 del self._ends[topic]
                 self._texts.pop(topic, None)
-        self._stale.clear()
-        return "{" + ", ".join(self._texts.values()) + "}"
+            yield
 
 
 @define(slots=True, frozen=True)

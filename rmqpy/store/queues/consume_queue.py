@@ -306,10 +306,15 @@ class ConsumeQueue:
         if self._segments:
             self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
 
+    @property
+    def is_durable(self) -> bool:
+        """True if no unit was added or removed since the last sync."""
+        return self._dirty_from >= self._end and not self._cleared
+
     def take_sync(self) -> QueueSync | None:
         """Return a task that makes all units durable, or None if they are durable."""
         start = self._dirty_from
-        if start >= self._end and not self._cleared:
+        if self.is_durable:
             return None
         parts = (file for file in self._segments if file.end_offset > start)
         return QueueSync(self, self._end, tuple(parts), self._removals)

@@ -48,6 +48,8 @@ class ConsumeQueueTable:
         """The number of messages, since the start, that no reader of their queue sees because
         another message has their queue offset.
         """
+        self.open_count = 0
+        """The number of queues with open files, at the last flush."""
         self.removals = 0
         """A counter of removals of queues or units. When it grows, code that keeps references to
         their files must look them up again.
@@ -139,22 +141,22 @@ class ConsumeQueueTable:
         self.touched |= self.shared
         self.shared.clear()
 
-    def begin_flush(self) -> set[ConsumeQueue]:
-        """Return the queues that a flush must examine. Close the files of those that were not used
-        since the flush before: a queue without traffic needs neither a mapping nor descriptors. No
-        flush may be running.
+    def begin_flush(self) -> Iterator[ConsumeQueue | None]:
+        """Yield the queues that a flush must examine. Close the files of those that were not used
+        since the flush before, and yield None for each: a queue without traffic needs neither a
+        mapping nor descriptors. Queues may be used meanwhile. No flush may be running.
         """
         examined = self.touched | self.shared
-        for queue in self._recent - examined:
-            queue.close()
-        self._recent = examined
-        return examined
-
-    @property
-    def open_count(self) -> int:
-        """The number of queues with open files."""
-        used = self.touched | self.shared | self._recent
-        return sum(queue.is_open for queue in used)
+        former, self._recent = self._recent, examined
+        for queue in former:
+            if not (queue in examined or queue in self.touched or queue in self.shared):
+                queue.close()
+            yield None
+        open_count = 0
+        for queue in examined:
+            open_count += queue.is_open
+            yield queue
+        self.open_count = open_count
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None if it does not exist."""
@@ -199,6 +201,10 @@ class ConsumeQueueTable:
                 queue_offset,
                 "none" if unit is None else unit[0],
             )
+
+    def names(self) -> list[QueueName]:
+        """Return the names of all queues."""
+        return list(self._queues)
 
     def items(self) -> Iterator[tuple[QueueName, ConsumeQueue]]:
         """Yield every queue with its name."""

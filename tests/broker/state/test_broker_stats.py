@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from rmqpy.broker.base.scheduling import SLICE_PAUSE_MS
 from rmqpy.remoting.bodies import BrokerStatsData, BrokerStatsItem, KVTable
 from rmqpy.remoting.headers import (
     ConsumerSendMsgBackRequestHeader,
@@ -56,10 +58,9 @@ def test_puts_by_topic_and_queue(harness: BrokerHarness) -> None:
     assert stats(harness, "TOPIC_PUT_NUMS", "T", "day").sum == 30
 
 
-def test_a_step_examines_few_queues(
+def test_a_slice_examines_few_queues(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqpy.broker.state.broker_stats.STEP_QUEUES", 3)
     for number in range(10):
         harness.send(topic=f"T{number}")
     examined: list[str] = []
@@ -67,17 +68,19 @@ def test_a_step_examines_few_queues(
 
     def recorded(reader: QueueMessageReader, topic: str, queue_id: int) -> int:
         examined.append(topic)
+        harness.scheduler.advance(1)
         return end(reader, topic, queue_id)
 
     monkeypatch.setattr(QueueMessageReader, "max_queue_offset", recorded)
     statistics = harness.broker.item_statistics
     statistics.stop()
     statistics._run()
-    steps = [len(examined)]
+    slices = [len(examined)]
     while view(harness, "BROKER_PUT_NUMS", "C") is None:
-        harness.scheduler.advance(1)
-        steps.append(len(examined))
-    assert steps == [3, 6, 9, 10]
+        harness.scheduler.advance(SLICE_PAUSE_MS)
+        slices.append(len(examined))
+    assert slices[-1] == 10
+    assert all(after - before <= 2 for before, after in pairwise([0, *slices]))
     assert all(stats(harness, "TOPIC_PUT_NUMS", f"T{number}").sum == 1 for number in range(10))
 
 
