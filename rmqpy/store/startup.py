@@ -213,9 +213,7 @@ def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> 
     if cut:
         opened.notes.append(f"{cut} consume queues cut to the end of the log, {opened.written_end}")
     if not clean:
-        queues.truncate(max(opened.dispatch_from, opened.log.min_offset))
-        for queue in queues:
-            queue.mark_suspect()
+        queues.drop_unsynced(max(opened.dispatch_from, opened.log.min_offset))
 
 
 def _cursors(

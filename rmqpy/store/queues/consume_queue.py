@@ -12,7 +12,7 @@ never 0, so 20 zero bytes were never written.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 from attrs import define
@@ -33,6 +33,9 @@ END_STATE, MIN_STATE, MAX_PHYSICAL_STATE, WATCHED_STATE = range(4)
 arrivals in the queue must be reported to a listener.
 """
 STATE_COUNT = 4
+
+_SECTOR_BYTES = 512
+"""The smallest unit in which a disk writes."""
 
 _ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
 _ZERO_STEP = 1 << 16
@@ -291,6 +294,23 @@ class ConsumeQueue:
         self._cut(end * QUEUE_UNIT_SIZE)
         return True
 
+    def drop_unsynced(self, durable_to: int) -> None:
+        """Drop the units of messages at or after ``durable_to``, after an unclean stop: dispatch
+        writes them again. All units before them were synced.
+
+        After a power failure each sector is old or new. A unit that crosses their boundary may be
+        torn, and followed by complete ones.
+        """
+        last = int(self.max_offset) - 1
+        if self.max_physical_offset <= durable_to and not self._crosses_sectors(last):
+            return
+        first = self._segments.min_offset // QUEUE_UNIT_SIZE
+        end = self._first_at_or_after(durable_to, first, self._unit_in_one_sector)
+        while end > first and self._may_be_lost(end - 1, durable_to):
+            end -= 1
+        if end < self.max_offset:
+            self._cut(end * QUEUE_UNIT_SIZE)
+
     def cut_at(self, queue_offset: int) -> None:
         """Drop the units from ``queue_offset``, which are then dispatched again."""
         self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._segments.min_offset))
@@ -344,18 +364,46 @@ class ConsumeQueue:
         """Close the files, which the next use opens again; what was written stays written."""
         self._segments.close()
 
-    def _first_at_or_after(self, physical_offset: int, first: int) -> int:
+    def _unit_in_one_sector(self, number: int) -> tuple[int, int, int] | None:
+        return None if self._crosses_sectors(number) else self.unit(number)
+
+    def _crosses_sectors(self, number: int) -> bool:
+        """Return whether a unit begins in one sector of its file and ends in another."""
+        position = number * QUEUE_UNIT_SIZE % self._segments.file_size
+        return position % _SECTOR_BYTES > _SECTOR_BYTES - QUEUE_UNIT_SIZE
+
+    def _may_be_lost(self, number: int, durable_to: int) -> bool:
+        """Return whether a unit was not written, or crosses sectors and is neither filler nor leads
+        to a message after that of the unit before it and up to ``durable_to``.
+        """
+        unit = self.units(number, 1)
+        if unit == _ZERO_UNIT or not self._crosses_sectors(number):
+            return unit == _ZERO_UNIT
+        offset, size, _ = QUEUE_UNIT.unpack_from(unit)
+        if not _is_message(size):
+            return (offset, size) != (0, QUEUE_FILLER_SIZE)
+        before = self.unit(number - 1)
+        return offset + size > durable_to or (before is not None and offset < sum(before[:2]))
+
+    def _first_at_or_after(
+        self,
+        physical_offset: int,
+        first: int,
+        unit_of: Callable[[int], tuple[int, int, int] | None] | None = None,
+    ) -> int:
         """Return the number of the first real unit, from ``first``, whose message is at or after
-        ``physical_offset``; the end if there is none.
+        ``physical_offset``; the end if there is none. ``unit_of`` returns a unit, or None to leave
+        it out of the search.
 
         Fillers have no order: the binary search may end after some of them, so a linear search
         continues backwards over them and the units before. At most one file of fillers is
         contiguous.
         """
+        unit_of = unit_of or self.unit
         low, high = first, int(self.max_offset)
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(middle)
+            unit = unit_of(middle)
             if unit is None or unit[0] < physical_offset:
                 low = middle + 1
             else:
@@ -363,7 +411,7 @@ class ConsumeQueue:
         found = low
         while low > first:
             low -= 1
-            unit = self.unit(low)
+            unit = unit_of(low)
             if unit is not None:
                 if unit[0] < physical_offset:
                     break

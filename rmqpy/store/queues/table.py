@@ -226,6 +226,13 @@ class ConsumeQueueTable:
         self.removals += 1
         return sum(queue.truncate(log_end_offset) for queue in self)
 
+    def drop_unsynced(self, durable_to: int) -> None:
+        """After an unclean stop, drop what may not be durable, from ``durable_to`` in the log."""
+        self.removals += 1
+        for queue in self:
+            queue.drop_unsynced(durable_to)
+            queue.mark_suspect()
+
     def begin_again(self, log_min_offset: int) -> None:
         """Correct the first offsets of all queues for a log that may start earlier than it did."""
         for queue in self:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from harness.store import MemoryRig, read_all
 
+from rmqpy.codec.layout import QUEUE_FILLER_SIZE
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.errors import StoreError
 from rmqpy.store.message_store import MessageStore
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.testing.memory_files import MemoryFiles
 
 QUEUE = "consumequeue/Topic/1"
 
@@ -136,3 +142,53 @@ def test_another_size_of_all_index_files_is_refused_as_a_setting(make_rig: type[
     rig.changes["max_index_num"] = 40
     with pytest.raises(StoreError, match="maxIndexNum=40 say; set these keys as the store was"):
         rig.open()
+
+
+UNITS = [(100 * number, 90, number) for number in range(120)]
+"""The units of a queue: physical offset, size, tags code."""
+LOST: tuple[set[int], ...] = (set(), {3}, {4}, {3, 4})
+
+
+def torn(units: Sequence[tuple[int, int, int]], old: int, lost: set[int]) -> ConsumeQueue:
+    """Return a queue after a power failure: ``old`` units were durable, and of the sectors that
+    changed since, those in ``lost`` are as they were.
+    """
+    encoded = b"".join(QUEUE_UNIT.pack(*unit) for unit in units)
+    before = encoded[: old * QUEUE_UNIT.size].ljust(len(encoded), b"\0")
+    data = bytearray(encoded)
+    for sector in lost:
+        data[sector * 512 : sector * 512 + 512] = before[sector * 512 : sector * 512 + 512]
+    files = MemoryFiles()
+    files.put("/queue/0/00000000000000000000", bytes(data).ljust(QUEUE_UNIT.size * 130, b"\0"))
+    queue = ConsumeQueue(files, "/queue/0", QUEUE_UNIT.size * 130)
+    queue.load()
+    queue.finish_recovery()
+    return queue
+
+
+@pytest.mark.parametrize("old", range(100, 104))
+def test_a_torn_unit_is_dropped_with_all_that_were_not_synced(old: int) -> None:
+    """Unit 102 crosses the sectors 3 and 4: whichever of the sectors is lost, the units that were
+    durable remain, and nothing else.
+    """
+    for count in range(5):
+        for lost in LOST:
+            units = UNITS[: old + count]
+            queue = torn(units, old, lost)
+            queue.drop_unsynced(UNITS[old][0])
+            kept = [queue.unit(number) for number in range(queue.max_offset)]
+            assert kept == UNITS[:old], (count, lost)
+            for number in range(old, len(UNITS)):
+                assert queue.put(number, *UNITS[number])
+            assert queue.unit(102) == UNITS[102] and not queue.hidden
+
+
+@pytest.mark.parametrize("first", [25, 76, 102])
+def test_synced_units_that_cross_a_sector_are_kept(first: int) -> None:
+    """Messages up to the last durable point are not dispatched again. Fillers are kept, too."""
+    for end in range(first, first + 3):
+        fillers = [(0, QUEUE_FILLER_SIZE, 0)] * (first - 1)
+        units = [*fillers, *UNITS[first - 1 :]]
+        queue = torn(units, len(units), set())
+        queue.drop_unsynced(UNITS[end][0] + 90)
+        assert queue.max_offset == end + 1
