@@ -48,6 +48,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "store": ("store",),
     "admin": ("admin",),
     "upgrade": ("upgrade",),
+    "rehearse": ("rehearse",),
     "pipeline": ("pipeline",),
     "why": ("why", "where"),
     "completion": ("completion",),

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from typing import TYPE_CHECKING
 
 from rmqpy.admin.command import Command, CommandContext, Option, ParsedArguments
 from rmqpy.admin.commands import COMMANDS
+from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_settings
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, RmqError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rmqpy.client.core.instance import ClientSettings
 
 
-NO_NAME_SERVER = "found no name server, expected one; use -n HOST:PORT, or set NAMESRV_ADDR"
 FIRST_HEARTBEAT_MS = 1_000
 """The time of the first heartbeat, as in mqadmin: most commands are done before it."""
 
@@ -36,28 +35,7 @@ def add_commands(commands: Commands) -> None:
     names = admin.add_subparsers(required=True, metavar="NAME", parser_class=type(admin))
     for command in COMMANDS:
         parser = names.add_parser(command.name, aliases=list(command.aliases), help=command.help)
-        parser.add_argument(
-            "-n",
-            "--namesrvAddr",
-            dest="name_servers",
-            default=os.environ.get("NAMESRV_ADDR"),
-            metavar="HOST:PORT[;HOST:PORT]",
-            help="name servers; default: environment variable NAMESRV_ADDR",
-        )
-        parser.add_argument(
-            "--credentials",
-            metavar="FILE",
-            help="accessKey and secretKey to sign with; default: environment variables "
-            "RMQPY_ACCESS_KEY and RMQPY_SECRET_KEY, else $ROCKETMQ_HOME/conf/tools.yml",
-        )
-        parser.add_argument(
-            "--tls", action="store_true", help="use TLS without verifying server certificates"
-        )
-        parser.add_argument(
-            "--tls-config",
-            metavar="FILE",
-            help="use TLS with the tls.client.* keys of a Java tls.properties file",
-        )
+        add_connection_options(parser)
         for option in command.options:
             _add_option(parser, option)
         add_format_option(parser)
@@ -92,9 +70,6 @@ def _dest(option: Option) -> str:
 
 def _run(options: argparse.Namespace) -> int:
     command: Command = options.admin_command
-    from rmqpy.admin.credentials import find_credentials
-    from rmqpy.client.core.instance import ClientSettings
-
     values = {
         option.name: value
         for option in command.options
@@ -105,18 +80,7 @@ def _run(options: argparse.Namespace) -> int:
     if not name_servers:
         raise RmqError(NO_NAME_SERVER)
     as_json = options.format == "json"
-    credentials = find_credentials(options.credentials, os.environ)
-    tls = None
-    if options.tls or options.tls_config:
-        from rmqpy.net.tls import side_of_file
-
-        tls = side_of_file(options.tls_config)
-    settings = ClientSettings(
-        name_servers=name_servers,
-        credentials=credentials,
-        tls=tls,
-        first_heartbeat_ms=FIRST_HEARTBEAT_MS,
-    )
+    settings = client_settings(options, name_servers, FIRST_HEARTBEAT_MS)
     try:
         outcome = asyncio.run(_call(command, ParsedArguments(values), settings, as_json))
     except RequestRejectedError as refusal:

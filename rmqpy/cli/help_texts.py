@@ -104,6 +104,11 @@ HELP = {
     "upgrade status": _help("upgrade status", f"upgrade status {GROUP}", no="a plan is half done"),
     "upgrade serve": _help(f"upgrade serve {DIR} --host 10.0.0.1 --token-file token"),
     "upgrade agent": _help("upgrade agent"),
+    "rehearse": _help(
+        "rehearse -n 127.0.0.1:9876 -b broker-a --dir /data/rehearsal",
+        "rehearse -n 127.0.0.1:9876 -b broker-a --dir /data/rehearsal --rate 50",
+        no="not ready, or the group cannot be copied",
+    ),
     "pipeline": _help("pipeline doctor", f"pipeline audit {DIR}", no="damage or differences"),
     "pipeline doctor": _help("pipeline doctor"),
     "pipeline audit": _help(f"pipeline audit {DIR} --html report.html", no="damage was found"),

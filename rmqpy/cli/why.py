@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rmqpy.cli.connecting import client_settings
 from rmqpy.cli.parsing import (
     EXIT_DONE,
     EXIT_NO,
@@ -195,26 +196,11 @@ def configuration_of(
 
 
 def _client_settings(options: argparse.Namespace) -> Callable[[str], ClientSettings]:
-    from rmqpy.admin.credentials import find_credentials
-    from rmqpy.client.core.instance import ClientSettings
     from rmqpy.why.sources.live import FIRST_HEARTBEAT_MS
 
-    tls = None
-    if options.tls or options.tls_config:
-        from rmqpy.net.tls import side_of_file
-
-        tls = side_of_file(options.tls_config)
-    credentials = find_credentials(options.credentials, os.environ)
-
-    def settings(address: str) -> ClientSettings:
-        return ClientSettings(
-            name_servers=options.name_servers or address,
-            credentials=credentials,
-            tls=tls,
-            first_heartbeat_ms=FIRST_HEARTBEAT_MS,
-        )
-
-    return settings
+    return lambda address: client_settings(
+        options, options.name_servers or address, FIRST_HEARTBEAT_MS
+    )
 
 
 def _targets(options: argparse.Namespace, wanted: MessageId) -> list[str]:

@@ -257,6 +257,10 @@ class SlaveLink:
     only the last file, which is the meaning of a report of 0. A slave can therefore not request a
     log that begins at 0 from its first byte. It requests the log from the second byte instead and
     adds the first, which is known: it is the highest byte of a record's size, 0 below 16 MiB.
+
+    An ``observer`` reports its first offset again and again, whatever it has stored: a master
+    takes every report for an acknowledgement, the first one included, so what an observer reports
+    must be an offset that slaves have acknowledged.
     """
 
     def __init__(
@@ -266,6 +270,7 @@ class SlaveLink:
         now_ms: int,
         *,
         begin_at: PhysicalOffset | None = None,
+        observer: bool = False,
     ) -> None:
         assert begin_at is None or begin_at % settings.file_size == 0, begin_at
         self._settings = settings
@@ -274,7 +279,8 @@ class SlaveLink:
         self._receiver = TransferReceiver()
         self._append: list[TransferFrame] = []
         self._lacks_first_byte = begin_at == 0 and not end
-        first_report = 1 if self._lacks_first_byte else end or begin_at or 0
+        first_report = PhysicalOffset(1 if self._lacks_first_byte else end or begin_at or 0)
+        self._only_report = first_report if observer else None
         self._send = encode_report(first_report)
         self._close_reported = False
         self.was_of_use = False
@@ -309,7 +315,8 @@ class SlaveLink:
         self._now_ms = now_ms
         self.was_of_use = True
         self._stored_end = end
-        self._report()
+        if self._only_report is None:
+            self._report()
 
     def tick(self, now_ms: int) -> None:
         """Advance the time to ``now_ms``."""
@@ -365,7 +372,8 @@ class SlaveLink:
 
     def _report(self) -> None:
         if self.closed is None:
-            self._send = encode_report(self._stored_end)  # supersedes an earlier report
+            end = self._stored_end if self._only_report is None else self._only_report
+            self._send = encode_report(end)  # supersedes an earlier report
             self._reported_ms = self._now_ms
 
     def _close(self, reason: str) -> None:

@@ -347,9 +347,10 @@ def dial(
     follower: HaClientHandler,
     scheduler: AsyncioScheduler,
     tls: TlsContext | None = None,
+    bytes_per_second: float = 0,
 ) -> HaConnection:
-    """Connect to a master's HA port."""
-    return _Connector(address, follower, scheduler, tls)
+    """Connect to a master's HA port. ``bytes_per_second`` limits what is read; 0: no limit."""
+    return _Connector(address, follower, scheduler, tls, bytes_per_second)
 
 
 class _Connector:
@@ -359,11 +360,12 @@ class _Connector:
         follower: HaClientHandler,
         scheduler: AsyncioScheduler,
         tls: TlsContext | None,
+        bytes_per_second: float,
     ) -> None:
         self._scheduler = scheduler
         self._tls = tls
         self._ended = False
-        self._master = _Master(follower, scheduler, self._end)
+        self._master = _Master(follower, scheduler, self._end, bytes_per_second)
         self._follower = follower
         self._task = scheduler.loop.create_task(self._connect(address))
 
@@ -398,6 +400,9 @@ class _Master(asyncio.Protocol):
     follower: HaClientHandler
     scheduler: AsyncioScheduler
     end: Callable[[SlaveLink | None, str], None]
+    bytes_per_second: float
+    _due_ms: float = field(default=0.0, init=False)
+    """When the bytes read so far are due at the rate."""
     _transport: asyncio.Transport | None = field(default=None, init=False)
     _link: SlaveLink | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -413,6 +418,22 @@ class _Master(asyncio.Protocol):
         if self._link is not None and self._reason is None:
             self._link.receive(data, self.scheduler.monotonic_ms())
             self._carry_out()
+            if self.bytes_per_second:
+                self._slow_down(len(data))
+
+    def _slow_down(self, count: int) -> None:
+        """Stop reading until ``count`` bytes are due."""
+        now_ms = self.scheduler.monotonic_ms()
+        self._due_ms = max(self._due_ms, now_ms) + 1000 * count / self.bytes_per_second
+        delay_ms = int(self._due_ms - now_ms)
+        transport = self._transport
+        if transport is not None and delay_ms and not transport.is_closing():
+            transport.pause_reading()
+            self.scheduler.call_later(delay_ms, self._resume)
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._timer is not None:

@@ -261,6 +261,20 @@ def test_a_slave_reports_every_five_seconds() -> None:
     assert link.take_ready() == SlaveReady(send=encode_report(501))
 
 
+def test_an_observer_reports_what_it_requested_first_and_nothing_else() -> None:
+    """A master takes every report for an acknowledgement."""
+    link = SlaveLink(SETTINGS, PhysicalOffset(1700), 0, observer=True)
+    assert link.take_ready() == SlaveReady(send=encode_report(1700))
+    link.receive(encode_transfer(1700, log_bytes(1700, 300)), 10)
+    ready = link.take_ready()
+    assert ready is not None and [each.end for each in ready.append] == [2000]
+    assert ready.send == b""
+    link.stored(PhysicalOffset(2000), 20)
+    assert link.take_ready() is None
+    link.tick(SETTINGS.heartbeat_interval_ms)
+    assert link.take_ready() == SlaveReady(send=encode_report(1700))
+
+
 @pytest.mark.parametrize("start", [0, 1000, 7000])
 def test_an_empty_slave_starts_at_the_start_of_any_file(start: int) -> None:
     link = slave(0)

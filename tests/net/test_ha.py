@@ -100,6 +100,27 @@ def test_a_slave_receives_existing_and_new_bytes(in_loop: InLoop) -> None:
     in_loop(main)
 
 
+READ_AT_ONCE = 256 << 10
+"""The most bytes that a loop reads at once."""
+
+
+def test_a_connection_reads_no_faster_than_its_rate(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        rate = 4 << 20
+        log = MemoryLog(bytes(16 * FILE))
+        server, address = await serve(scheduler, log)
+        slave = MemorySlave(begin_at=0)
+        begin_ms = scheduler.monotonic_ms()
+        connection = dial(address, slave, scheduler, bytes_per_second=rate)
+        await until(lambda: len(slave.data) == len(log.data))
+        least_ms = 1000 * (len(log.data) - READ_AT_ONCE) // rate
+        assert scheduler.monotonic_ms() - begin_ms >= least_ms - 1
+        connection.close()
+        await server.close()
+
+    in_loop(main)
+
+
 def test_only_a_slave_of_the_group_acknowledges(in_loop: InLoop) -> None:
     """Everybody can connect and report any offset."""
 

@@ -1,0 +1,103 @@
+"""``rmqpy rehearse``: copy a live group as an observer, and try on the copy what is planned."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_settings
+from rmqpy.cli.parsing import (
+    CAN_BE_REPEATED,
+    EXIT_DONE,
+    EXIT_NO,
+    add_format_option,
+    add_log_options,
+)
+from rmqpy.model.errors import RmqError
+
+if TYPE_CHECKING:
+    from rmqpy.cli.parsing import Commands
+    from rmqpy.rehearsal.copying import CopyStatus
+
+RATE_MIB = 20.0
+NO_HEARTBEAT_MS = 3_600_000_000
+"""No heartbeat is sent: this client belongs to no group."""
+
+
+def add_commands(commands: Commands) -> None:
+    rehearse = commands.add_parser(
+        "rehearse",
+        help="copy a live group without taking part in it, and check the copy for an upgrade",
+    )
+    add_connection_options(rehearse)
+    rehearse.add_argument(
+        "-b",
+        "--brokerName",
+        dest="broker_name",
+        required=True,
+        metavar="BROKERNAME",
+        help="the brokerName of the group",
+    )
+    rehearse.add_argument(
+        "--dir",
+        dest="folder",
+        required=True,
+        metavar="DIR",
+        help="the directory of the copy: empty, or that of an earlier rehearsal of this group",
+    )
+    rehearse.add_argument(
+        "--rate",
+        type=float,
+        default=RATE_MIB,
+        metavar="MIB",
+        help=f"copy at most MIB MiB a second; 0: no limit; default {RATE_MIB:.0f}",
+    )
+    add_format_option(rehearse)
+    add_log_options(rehearse)
+    rehearse.set_defaults(command=_rehearse, interrupted=CAN_BE_REPEATED)
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from rmqpy.cli.errors import error_json
+    from rmqpy.cli.status_line import StatusLine
+    from rmqpy.cli.upgrade.output import print_result
+    from rmqpy.net.loop import run
+    from rmqpy.rehearsal.session import RehearsalPlan, rehearse
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    if not options.name_servers:
+        raise RmqError(NO_NAME_SERVER)
+    if options.rate < 0:
+        raise RmqError(f"--rate {options.rate}: expected 0 or more MiB a second")
+    plan = RehearsalPlan(
+        client=client_settings(options, options.name_servers, NO_HEARTBEAT_MS),
+        broker_name=options.broker_name,
+        folder=options.folder,
+        bytes_per_second=options.rate * (1 << 20),
+    )
+    try:
+        with StatusLine() as line:
+            result = run(
+                lambda scheduler: rehearse(plan, scheduler, lambda each: line.show(text_of(each)))
+            )
+    except UpgradeRefusedError as refused:
+        value = error_json(refused, EXIT_NO, {"refused": str(refused)})
+        print_result(options, value, [f"rmqpy: refused: {refused}"], sys.stderr)
+        return EXIT_NO
+    print_result(options, result.as_json(), result.lines())
+    return EXIT_DONE if result.is_ready else EXIT_NO
+
+
+def text_of(status: CopyStatus) -> str:
+    """Return the line for one look."""
+    from rmqpy.model.text import format_bytes, format_duration
+
+    done, total = status.end - status.begin, status.goal - status.begin
+    text = (
+        f"{status.state} {format_bytes(done)} of {format_bytes(total)},"
+        f" {format_bytes(round(status.rate))}/s, lag {format_bytes(status.lag)}"
+    )
+    if status.left_s:
+        text += f", {format_duration(status.left_s)} left"
+    return f"{text}; {status.reason}" if status.reason else text

@@ -1,0 +1,142 @@
+"""The directory of a rehearsal: ``rehearsal.json`` (whose it is), ``status.json`` (where it
+stands), ``shadow/`` (the copy: broker.conf and store/), and ``lock``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import define
+
+from rmqpy.config.properties_file import format_properties
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileLock, FileSystem
+from rmqpy.model.text import format_bytes
+from rmqpy.rehearsal.group_facts import GroupFacts
+from rmqpy.rehearsal.suitability import COPIES
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+FORMAT = 1
+COPIED_SETTINGS = (
+    "brokerClusterName",
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "messageIndexEnable",
+    "maxMessageSize",
+    "messageDelayLevel",
+    "enabledAppendPropCRC",
+)
+"""The settings of the master that decide how files are written and read."""
+NEVER_CLEANED = {
+    "fileReservedTime": "876000",
+    "diskMaxUsedSpaceRatio": "95",
+    "cleanFileForciblyEnable": "false",
+}
+"""Settings with which nothing on a copy expires."""
+
+
+@define(slots=True, frozen=True)
+class Workspace:
+    """The directory ``folder``, which belongs to the rehearsal of one broker name."""
+
+    files: FileSystem
+    folder: str
+
+    @property
+    def shadow(self) -> str:
+        return f"{self.folder}/shadow"
+
+    @property
+    def store(self) -> str:
+        return f"{self.shadow}/store"
+
+    @property
+    def config(self) -> str:
+        return f"{self.shadow}/broker.conf"
+
+    def take(self, facts: GroupFacts) -> FileLock:
+        """Claim the directory for a group, write the settings of the copy, and return the lock.
+
+        Raises UpgradeRefusedError if the directory is something else, or too full.
+        """
+        marker = f"{self.folder}/rehearsal.json"
+        mine = {"format": FORMAT, "brokerName": facts.name}
+        if self.files.exists(marker):
+            found = self._read(marker)
+            if found != mine:
+                raise UpgradeRefusedError(
+                    f"{self.folder}: found the rehearsal of {found.get('brokerName')!r}, expected"
+                    f" one of {facts.name!r}; use another directory"
+                )
+        elif self.files.list_dir(self.folder):
+            raise UpgradeRefusedError(
+                f"{self.folder}: found a directory with files that are no rehearsal, expected an"
+                " empty one, or that of an earlier rehearsal; use another directory"
+            )
+        self.files.make_dirs(self.folder)
+        self._check_space(facts)
+        if not self.files.exists(marker):
+            self.files.replace_bytes(marker, json.dumps(mine).encode())
+        try:
+            lock = self.files.lock(f"{self.folder}/lock")
+        except StoreError:
+            raise UpgradeRefusedError(
+                f"{self.folder}: found another rmqpy rehearse at work in it, expected none; wait"
+                " for it, or use another directory"
+            ) from None
+        self.files.replace_bytes(self.config, format_properties(self.settings(facts)).encode())
+        return lock
+
+    def settings(self, facts: GroupFacts) -> dict[str, str]:
+        """Return the settings of the copy."""
+        copied = {key: facts.settings[key] for key in COPIED_SETTINGS if key in facts.settings}
+        return {
+            **copied,
+            **NEVER_CLEANED,
+            "brokerName": facts.name,
+            "brokerId": "1",
+            "brokerRole": "SLAVE",
+            "storePathRootDir": self.store,
+        }
+
+    def write_tables(self, tables: Mapping[str, bytes]) -> None:
+        for name, content in tables.items():
+            self.files.replace_bytes(f"{self.store}/config/{name}", content)
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace ``status.json``, from which other programs read the state."""
+        text = json.dumps({"format": FORMAT, **status}, indent=1)
+        self.files.replace_bytes(f"{self.folder}/status.json", text.encode())
+
+    def _check_space(self, facts: GroupFacts) -> None:
+        log = facts.ends.end - facts.ends.begin
+        kept = f"{self.store}/commitlog"
+        have = sum(self.files.size_of(f"{kept}/{name}") for name in self.files.list_dir(kept))
+        file_size = int(facts.settings.get("mappedFileSizeCommitLog", 1 << 30))
+        needed = max(0, COPIES * log - have) + 3 * file_size
+        free = self.files.disk_usage(self.folder)[1]
+        if needed > free:
+            raise UpgradeRefusedError(
+                f"{self.folder}: found {format_bytes(free)} free on its file system, expected"
+                f" {format_bytes(needed)} for the copy and the members that are rehearsed on it;"
+                f" free {format_bytes(needed - free)}, or use another directory"
+            )
+
+    def _read(self, path: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = dict(json.loads(self.files.read_bytes(path)))
+        except (ValueError, TypeError):
+            raise UpgradeRefusedError(
+                f"{path}: found no JSON object, expected the mark of a rehearsal; use another"
+                " directory"
+            ) from None
+        return found
+
+
+def workspace_at(files: FileSystem, folder: str) -> Workspace:
+    return Workspace(files, os.path.realpath(folder))

@@ -1,0 +1,229 @@
+"""A rehearsal beside brokers in this process: it copies everything, and acknowledges nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.cli import main
+from rmqpy.client import Message, Producer
+from rmqpy.client.core.instance import ClientSettings
+from rmqpy.model.errors import RmqError
+from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.rehearsal.copying import CopyStatus
+from rmqpy.rehearsal.session import RehearsalPlan, RehearsalResult, rehearse
+from rmqpy.store.commitlog.interface import read_span
+from rmqpy.testing.in_process import broker_in_process, name_server_in_process
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+DEADLINE_S = 60
+SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
+LOOK_S = 0.02
+
+
+def in_loop(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def whole(_: AsyncioScheduler) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await body()
+
+    run(whole)
+
+
+@define
+class LiveGroup:
+    """A name server and a master, and the directory of a rehearsal."""
+
+    folder: Path
+    name_server: str
+    master: BrokerRuntime
+    looks: list[CopyStatus] = field(factory=list)
+    at_look: Callable[[], None] = lambda: None
+
+    async def send(self, count: int, size: int = 200) -> set[str]:
+        """Send messages and return the statuses of the answers."""
+        async with Producer("P", self.name_server) as producer:
+            sent = []
+            for number in range(count):
+                body = Random(number).randbytes(size)  # which compression does not make smaller
+                sent.append(
+                    await producer.send(Message(topic="TBW102", body=body, keys=f"k{number}"))
+                )
+        return {each.status.name for each in sent}
+
+    async def rehearse(self, name: str = "a", rate: float = 0) -> RehearsalResult:
+        plan = RehearsalPlan(
+            client=ClientSettings(name_servers=self.name_server),
+            broker_name=name,
+            folder=str(self.folder),
+            bytes_per_second=rate,
+            look_s=LOOK_S,
+        )
+
+        def show(status: CopyStatus) -> None:
+            self.looks.append(status)
+            self.at_look()
+
+        return await rehearse(plan, AsyncioScheduler(), show)
+
+    def assert_copied(self, result: RehearsalResult) -> None:
+        log = self.master.store.log
+        files = sorted((self.folder / "shadow/store/commitlog").iterdir())
+        copied = b"".join(file.read_bytes() for file in files)
+        assert int(files[0].name) == result.begin == log.min_offset
+        assert copied[: result.end - result.begin] == read_span(log, result.begin, result.end)
+
+
+@asynccontextmanager
+async def live_group(root: Path, **settings: str) -> AsyncIterator[LiveGroup]:
+    async with (
+        name_server_in_process(root) as name_server,
+        broker_in_process(root / "master", name_server, settings) as master,
+    ):
+        yield LiveGroup(root / "rehearsal", name_server, master)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_everything_is_copied_and_checked_and_a_second_run_adds_what_is_new(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path, brokerRole="ASYNC_MASTER") as group:
+            await group.send(40, 50_000)
+            result = await group.rehearse()
+            assert result.is_ready, list(result.lines())
+            assert result.end == group.master.store.log.max_offset > 1 << 20
+            group.assert_copied(result)
+            config = group.folder / "shadow/store/config"
+            assert "TBW102" in json.loads((config / "topics.json").read_text())["topicConfigTable"]
+            await group.send(3)
+            again = await group.rehearse()
+            assert again.end == group.master.store.log.max_offset > result.end
+            group.assert_copied(again)
+            status = json.loads((group.folder / "status.json").read_text())
+            assert (status["state"], status["end"]) == ("checked", again.end)
+            assert group.master.broker.replication.runtime_info()["haSlaveCount"] == "0"
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_an_observer_of_a_sync_master_acknowledges_nothing(tmp_path: Path) -> None:
+    """It is on the host of the slave, so that this master counts its reports."""
+
+    async def body() -> None:
+        async with (
+            live_group(tmp_path, brokerRole="SYNC_MASTER") as group,
+            broker_in_process(tmp_path / "slave", group.name_server, SLAVE) as slave,
+        ):
+            slave.broker.registration.register()
+            ha = group.master.broker.replication
+            await until(lambda: ha.runtime_info()["haSlaveCount"] == "1")
+            assert await group.send(20, 50_000) == {"SEND_OK"}
+            reported: set[int] = set()
+            group.at_look = lambda: reported.update(_acknowledged(group.master))
+            result = await group.rehearse(rate=2 << 20)
+            group.assert_copied(result)
+            end = group.master.store.log.max_offset
+            assert reported == {1, end}, "the request of the first byte, and the slave"
+
+    in_loop(body)
+
+
+def _acknowledged(master: BrokerRuntime) -> set[int]:
+    parts = master._parts.group
+    assert parts is not None
+    return {view.acknowledged for view in parts.server.slaves}
+
+
+@pytest.mark.slow
+def test_a_sync_master_without_a_slave_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path, brokerRole="SYNC_MASTER") as group:
+            with pytest.raises(UpgradeRefusedError, match="SYNC_MASTER that no slave follows"):
+                await group.rehearse()
+            assert not group.folder.exists()
+            assert await group.send(1) == {"SLAVE_NOT_AVAILABLE"}
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_names_and_directories_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            with pytest.raises(UpgradeRefusedError, match="found a at the name server, expected"):
+                await group.rehearse("b")
+            group.folder.mkdir()
+            (group.folder / "letters.txt").touch()
+            with pytest.raises(UpgradeRefusedError, match="files that are no rehearsal"):
+                await group.rehearse()
+            (group.folder / "letters.txt").unlink()
+            (group.folder / "rehearsal.json").write_text('{"format": 1, "brokerName": "b"}')
+            with pytest.raises(UpgradeRefusedError, match="found the rehearsal of 'b'"):
+                await group.rehearse()
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_a_master_with_another_history_is_refused(tmp_path: Path) -> None:
+    """The copy was made of a group that was created again since, with more or fewer messages."""
+
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(30)
+            await group.rehearse()
+        for count, found in ((40, "other bytes at offset"), (3, "a copy that ends at")):
+            async with live_group(tmp_path / str(count)) as group:
+                group.folder = tmp_path / "rehearsal"
+                await group.send(count)
+                with pytest.raises(RmqError, match=found):
+                    await group.rehearse()
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_ends_as_the_others_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(3)
+            words = ["rehearse", "-n", group.name_server, "-b", "a", "--dir", str(group.folder)]
+            assert await asyncio.to_thread(main, words) == 0
+            assert "READY for switching a" in capsys.readouterr().out
+            words[4] = "b"
+            assert await asyncio.to_thread(main, [*words, "--format", "json"]) == 2
+            refused = json.loads(capsys.readouterr().out)
+            assert (refused["found"], refused["exit_code"]) == ("a at the name server", 2)
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_a_port_that_serves_no_log_ends_the_command(tmp_path: Path) -> None:
+    """As with a master that admits slaves of its replicationAddresses only."""
+
+    async def body() -> None:
+        settings = {"replicationAddresses": "192.0.2.1"}
+        async with live_group(tmp_path, **settings) as group:
+            await group.send(1)
+            with pytest.raises(RmqError, match="found no log, 5 times"):
+                await group.rehearse()
+
+    in_loop(body)
