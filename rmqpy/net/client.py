@@ -67,11 +67,36 @@ class ClientLimits:
 
 
 @define(slots=True, eq=False, repr=False)
+class OutgoingConnection(RemotingConnection):
+    """A connection to a server. It reads even while the server does not: a server may wait until
+    its replies are read before it reads on.
+    """
+
+    drained: asyncio.Event = field(factory=asyncio.Event)
+    """Set when ``congested`` ends."""
+
+    def pause_writing(self) -> None:
+        self.drained.clear()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.drained.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.drained.set()
+
+    def _may_read(self) -> bool:
+        return not self._budget_used
+
+
+@define(slots=True, eq=False, repr=False)
 class ServerLink:
     """The connection to one address, open or connecting."""
 
     address: str
-    connection: RemotingConnection | None = None
+    connection: OutgoingConnection | None = None
     waiting: list[bytes] = field(factory=list)
     pending: dict[int, Pending] = field(factory=dict)
     watch: asyncio.TimerHandle | None = None
@@ -151,7 +176,13 @@ class RemotingClient:
     async def invoke(
         self, address: str, request: Request, timeout_ms: int = 3_000
     ) -> RemotingCommand:
-        """Return the response, which may have any code. Raises NetworkError."""
+        """Return the response, which may have any code. A server that does not read is waited for.
+        Raises NetworkError.
+        """
+        link = self._links.get(address)
+        connection = link.connection if link is not None else None
+        if connection is not None and self._is_behind(connection):
+            timeout_ms = await self._drained(address, connection, timeout_ms)
         answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
 
         def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
@@ -167,14 +198,17 @@ class RemotingClient:
         self._request(address, request, (), Pending(timeout_ms, done, close))
         return await answer
 
-    async def invoke_oneway(self, address: str, request: Request) -> None:
-        """Send like ``oneway``, but return once the frame is queued on a connection. Raises
-        NetworkError.
+    async def invoke_oneway(self, address: str, request: Request, timeout_ms: int = 3_000) -> None:
+        """Send like ``oneway``, but return once the frame is queued on a connection. A server that
+        does not read is waited for. Raises NetworkError.
         """
         link = self._link(address)
-        frame = self._frame(request, FLAG_ONEWAY, ())
         if link.connection is None:
             await self._connected(link)
+        elif self._is_behind(link.connection):
+            await self._drained(address, link.connection, timeout_ms)
+            link = self._link(address)
+        frame = self._frame(request, FLAG_ONEWAY, ())
         self._send(link, frame, self._scheduler.monotonic_ms())
 
     async def close(self) -> None:
@@ -204,8 +238,12 @@ class RemotingClient:
 
     def is_open(self, address: str) -> bool:
         """Return whether a request to ``address`` would use a connection that is open already."""
-        link = self._links.get(address)
-        return link is not None and link.connection is not None and not link.connection.closed
+        return self._open_connection(address) is not None
+
+    def is_congested(self, address: str) -> bool:
+        """Return whether requests to ``address`` wait until the server has read earlier ones."""
+        connection = self._open_connection(address)
+        return connection is not None and self._is_behind(connection)
 
     @property
     def connected_addresses(self) -> list[str]:
@@ -226,6 +264,7 @@ class RemotingClient:
         if self._sweep_timer is None:
             self._plan_sweep()
         link = self._by_connection.get(connection)  # None: abandoned at the last moment
+        assert isinstance(connection, OutgoingConnection)
         if link is None or self._closing or self._links.get(link.address) is not link:
             connection.abort()
             return
@@ -401,7 +440,7 @@ class RemotingClient:
 
     async def _connect(self, link: ServerLink, host: str, port: int) -> None:
         timeout_ms = self._client_limits.connect_timeout_ms
-        connection = RemotingConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
+        connection = OutgoingConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
         self._by_connection[connection] = link
         usable = False
         try:
@@ -431,14 +470,36 @@ class RemotingClient:
                 raise NetworkError(f"connect to {link.address} failed")
             await asyncio.wait(set(self._connecting), return_when=asyncio.FIRST_COMPLETED)
 
+    def _open_connection(self, address: str) -> OutgoingConnection | None:
+        link = self._links.get(address)
+        if link is None or link.connection is None or link.connection.closed:
+            return None
+        return link.connection
+
+    def _is_behind(self, connection: OutgoingConnection) -> bool:
+        return connection.congested or connection.is_behind(self.limits.high_water)
+
+    async def _drained(self, address: str, connection: OutgoingConnection, timeout_ms: int) -> int:
+        """Wait until the server has read what waits for it, or the connection is closed. Return the
+        time that is left, in ms. Raises NetworkError after ``timeout_ms``.
+        """
+        start_ms = self._scheduler.monotonic_ms()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not connection.closed and self._is_behind(connection):
+                    if connection.congested:
+                        await connection.drained.wait()
+                    else:  # uvloop reports it at the end of its turn.
+                        await asyncio.sleep(0)
+        except TimeoutError:
+            raise _unread(address, connection) from None
+        return max(1, timeout_ms - (self._scheduler.monotonic_ms() - start_ms))
+
     def _send(self, link: ServerLink, frame: Sequence[bytes], now_ms: int) -> None:
         connection = link.connection
         if connection is not None:
             if connection.is_behind(self.limits.high_water):
-                raise NetworkError(
-                    f"request to {link.address}: it does not read, "
-                    f"{connection.pending_bytes} bytes are waiting for it"
-                )
+                raise _unread(link.address, connection)
             if len(frame) == 1:
                 connection.write(frame[0])
             else:
@@ -472,6 +533,13 @@ class RemotingClient:
             self.sweep()
 
         self._sweep_timer = self._scheduler.call_later(self.limits.sweep_ms, sweep_again)
+
+
+def _unread(address: str, connection: RemotingConnection) -> NetworkError:
+    return NetworkError(
+        f"request to {address}: it does not read, {connection.pending_bytes} bytes are waiting for"
+        " it"
+    )
 
 
 def parse_address(address: str) -> tuple[str, int]:

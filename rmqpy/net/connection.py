@@ -488,8 +488,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # -- internal
 
+    def _may_read(self) -> bool:
+        return not (self._budget_used or self.congested or self._postponed)
+
     def _choose_reading(self) -> None:
-        reading = not (self._budget_used or self.congested or self._postponed)
+        reading = self._may_read()
         if reading == self._reading or self.closed or self._transport is None:
             return
         self._reading = reading

@@ -392,7 +392,7 @@ def test_the_response_table_is_bounded(in_loop: InLoop, handler: EchoHandler) ->
     in_loop(main)
 
 
-def test_requests_to_a_peer_that_does_not_read_are_refused(in_loop: InLoop) -> None:
+def test_callback_requests_to_a_peer_that_does_not_read_are_refused(in_loop: InLoop) -> None:
     async def main(scheduler: SkewedScheduler) -> None:
         with socket.socket() as unread:
             unread.bind(("127.0.0.1", 0))
@@ -410,6 +410,48 @@ def test_requests_to_a_peer_that_does_not_read_are_refused(in_loop: InLoop) -> N
             assert "it does not read" in str(outcomes.all[-1])
             await client.close()
             assert len(outcomes.all) == 20
+
+    in_loop(main)
+
+
+def test_a_burst_waits_for_a_server_that_does_not_read_and_answers_are_still_read(
+    in_loop: InLoop,
+) -> None:
+    count, body = 100, bytes(100_000)
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        client = RemotingClient(scheduler)
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(1)
+            listener.setblocking(False)
+            host, port = listener.getsockname()
+            address = f"{host}:{port}"
+            first = asyncio.create_task(client.invoke(address, request(), 60_000))
+            peer, _ = await scheduler.loop.sock_accept(listener)
+            decoder = FrameDecoder()
+            with peer:
+                (asked,) = decoder.receive(memoryview(await scheduler.loop.sock_recv(peer, 4096)))
+
+                async def burst() -> None:
+                    for _ in range(count):
+                        await client.invoke_oneway(address, request(31, body), 60_000)
+
+                sending = asyncio.create_task(burst())
+                await until(lambda: client.is_congested(address))
+                with pytest.raises(NetworkError, match="it does not read"):
+                    await client.invoke(address, request(), 10)
+                assert not sending.done()
+                answer = encode_command(RemotingCommand.response_to(asked))
+                await scheduler.loop.sock_sendall(peer, answer)
+                await first  # although the server still does not read
+                received = 0
+                while received < count:
+                    data = await scheduler.loop.sock_recv(peer, 1 << 20)
+                    received += len(decoder.receive(memoryview(data)))
+                await sending
+        await client.close()
 
     in_loop(main)
 
