@@ -7,6 +7,7 @@ import logging
 from rmqpy.config.loading import LoadedNamesrvConfiguration, NamesrvConfiguration
 from rmqpy.namesrv.server import NameServer
 from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.garbage import QuietCollection
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.tls import tls_of
@@ -29,9 +30,12 @@ async def _run_until_stopped(
     process = NamesrvProcess(loaded.configuration, scheduler, loaded.unknown)
     await process.start()
     print(f"ready: namesrv {process.address}", flush=True)
+    collection = QuietCollection(scheduler, process.turn_number)
+    collection.start()
     try:
         await stopped.wait()
     finally:
+        collection.stop()
         await process.stop()
 
 
@@ -50,6 +54,10 @@ class NamesrvProcess:
         security = ListenerSecurity(tls_of(configuration.security).server)
         self._server = RemotingServer(self.name_server, scheduler, limits, security)
         self.address = ""
+
+    def turn_number(self) -> int:
+        """Return a number that changes when requests are handled."""
+        return self._server.turns.number
 
     async def start(self) -> None:
         """Load the settings and listen. Raises StoreError if settings on disk cannot be read, and

@@ -1,5 +1,5 @@
 """``rmqpy upgrade join`` cuts a member that has committed entries which its Java group does not
-have, and the group takes it back.
+have, and the group takes it back: the member is a Java broker, or one of ours among Java brokers.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def keys_of(*ranges: tuple[int, int]) -> set[str]:
     return {f"k-{number}" for first, count in ranges for number in range(first, first + count)}
 
 
-@pytest.mark.parametrize("keeper", ["java"])
+@pytest.mark.parametrize("keeper", ["java", "rmqpy"])
 def test_a_diverged_member_is_cut_and_follows_its_java_group(
     servers: InteropServers,
     tmp_path: Path,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import gc
 import logging
 import os
 import random
@@ -47,6 +46,7 @@ from rmqpy.config.security import parse_credentials
 from rmqpy.model.errors import ConfigError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.garbage import QuietCollection
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.server.stall_detector import StallDetector
@@ -84,10 +84,12 @@ async def _run_until_stopped(
     await process.start()
     name = loaded.configuration.broker.broker_name
     print(f"ready: broker {name} {process.address}", flush=True)
-    _freeze_gc()
+    collection = QuietCollection(scheduler, process.turn_number)
+    collection.start()
     try:
         await stopped.wait()
     finally:
+        collection.stop()
         await process.stop()
 
 
@@ -119,6 +121,10 @@ class BrokerRuntime:
     @property
     def broker(self) -> Broker:
         return self._parts.broker
+
+    def turn_number(self) -> int:
+        """Return a number that changes when requests are handled."""
+        return sum(server.turns.number for server in self._parts.servers)
 
     async def start(self) -> None:
         """Start the broker. Raises ConfigError, StoreError or OSError (a port is in use); nothing
@@ -380,15 +386,6 @@ def _replication_host(configuration: BrokerConfiguration, addresses: Addresses) 
     if broker_ip2 and not configuration.remoting.bind_address and is_local(broker_ip2):
         return broker_ip2
     return addresses.bind
-
-
-def _freeze_gc() -> None:
-    """Exclude the objects that exist now, which live as long as the broker, from later collections.
-    Enable garbage collection, which the command line has disabled until now.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.enable()
 
 
 def _raise_open_files_limit() -> None:
