@@ -1,4 +1,4 @@
-/* Converts entries of a data file to the JSON of a batch push and back, like
+/* Reads entries of a data file for a batch push, converts them to JSON and back, like
  * rmqpy/codec/entry_batch.py, and stages a push that a follower has granted. */
 #include <string.h>
 
@@ -9,6 +9,7 @@
 #define DIGITS_MAX 18
 #define FILLER_SIZE 8
 #define UNIT_SIZE 32
+#define PUSH_HEAD_SIZE 40 /* a binary push before the names of its members: protocol/push_binary.py */
 
 typedef struct {
     int64_t size, index, term, position;
@@ -47,20 +48,21 @@ static int is_valid_record(const uint8_t *record, int64_t length)
     return places.body_length == 0 || rmq_crc32(record + places.head_size, places.body_length) == rmq_load32(record + 8);
 }
 
-/* Read the entry at `at`. Returns 0 unless it has the expected index and position, and its reserved
- * fields are 0. */
-static int read_entry(const uint8_t *at, int64_t rest, const entry *expected, entry *found)
+/* Read the entry of `source` that is next in the run. Returns 0 unless it directly follows the entries before
+ * it, its term is not smaller, and its reserved fields are 0. */
+static int read_entry(const rmq_run *run, entry *found)
 {
     static const uint8_t zeros[12];
+    const uint8_t *const at = run->source + run->size;
+    const int64_t rest = run->source_length - run->size;
 
     if (rest < RMQ_ENTRY_HEADER_SIZE || rmq_load_int(at) != 1)
         return 0;
     *found = (entry){rmq_load_int(at + 4), rmq_load_long(at + 8), rmq_load_long(at + 16), rmq_load_long(at + 24)};
-    return found->size >= RMQ_ENTRY_HEADER_SIZE && found->size <= rest && found->index == expected->index
-           && found->position == expected->position && found->term >= 0 && memcmp(at + 32, zeros, 12) == 0
-           && rmq_load_int(at + 44) == found->size - RMQ_ENTRY_HEADER_SIZE
-           && found->size - RMQ_ENTRY_HEADER_SIZE <= BODY_MAX
-           && is_valid_record(at + RMQ_ENTRY_HEADER_SIZE, found->size - RMQ_ENTRY_HEADER_SIZE);
+    return found->size >= RMQ_ENTRY_HEADER_SIZE && found->size <= rest && found->index == run->first_index + run->count
+           && found->position == run->first_position + run->size && found->term >= run->last_term
+           && memcmp(at + 32, zeros, 12) == 0 && rmq_load_int(at + 44) == found->size - RMQ_ENTRY_HEADER_SIZE
+           && found->size - RMQ_ENTRY_HEADER_SIZE <= BODY_MAX;
 }
 
 static void count_entry(rmq_run *run, const entry *found)
@@ -75,21 +77,43 @@ static void count_entry(rmq_run *run, const entry *found)
     run->size += found->size;
 }
 
+static void put_unit(uint8_t *unit, const entry *found)
+{
+    rmq_store32(unit, 1);
+    rmq_store_long(unit + 4, found->position);
+    rmq_store32(unit + 12, (uint32_t)found->size);
+    rmq_store_long(unit + 16, found->index);
+    rmq_store_long(unit + 24, found->term);
+}
+
+void rmq_run_read(rmq_run *run, int checks_records)
+{
+    entry found;
+
+    run->count = run->size = run->last_term = 0;
+    while (run->count < run->count_max && run->size < run->size_max && read_entry(run, &found)) {
+        const uint8_t *const record = run->source + run->size + RMQ_ENTRY_HEADER_SIZE;
+        if (checks_records && !is_valid_record(record, found.size - RMQ_ENTRY_HEADER_SIZE))
+            return;
+        if (run->units != NULL)
+            put_unit(run->units + run->count * UNIT_SIZE, &found);
+        count_entry(run, &found);
+    }
+}
+
 void rmq_run_encode(rmq_run *run)
 {
-    const int64_t first = run->first_index, position = run->first_position;
     uint8_t *out = run->target;
     entry found;
 
-    run->count = run->size = 0;
-    while (run->count < run->count_max && run->size < run->size_max) {
-        const entry expected = {0, first + run->count, 0, position + run->size};
-        const uint8_t *const at = run->source + run->size;
-        if (!read_entry(at, run->source_length - run->size, &expected, &found)
-            || run->target_capacity - (out - run->target) < TEXT_MAX + (found.size - RMQ_ENTRY_HEADER_SIZE + 2) / 3 * 4)
+    run->count = run->size = run->last_term = 0;
+    while (run->count < run->count_max && read_entry(run, &found)) {
+        const uint8_t *const body = run->source + run->size + RMQ_ENTRY_HEADER_SIZE;
+        const int64_t length = found.size - RMQ_ENTRY_HEADER_SIZE;
+        if (run->target_capacity - (out - run->target) < TEXT_MAX + (length + 2) / 3 * 4)
             break;
         out = put_text(out, run->count ? ",{\"body\":\"" : "{\"body\":\"");
-        out = rmq_put_base64(out, at + RMQ_ENTRY_HEADER_SIZE, found.size - RMQ_ENTRY_HEADER_SIZE);
+        out = rmq_put_base64(out, body, length);
         out = put_text(out, "\",\"bodyCrc\":0,\"chainCrc\":0,\"channel\":0,\"index\":");
         out = put_number(out, found.index);
         out = put_number(put_text(out, ",\"magic\":1,\"pos\":"), found.position);
@@ -123,7 +147,7 @@ static const uint8_t *read_number(const uint8_t *at, const uint8_t *end, int64_t
     return at == start || (*start == '0' && at - start > 1) ? NULL : at;
 }
 
-static void put_entry(uint8_t *out, uint8_t *unit, const entry *found)
+static void put_head(uint8_t *out, const entry *found)
 {
     rmq_store32(out, 1);
     rmq_store32(out + 4, (uint32_t)found->size);
@@ -132,11 +156,6 @@ static void put_entry(uint8_t *out, uint8_t *unit, const entry *found)
     rmq_store_long(out + 24, found->position);
     memset(out + 32, 0, 12);
     rmq_store32(out + 44, (uint32_t)(found->size - RMQ_ENTRY_HEADER_SIZE));
-    rmq_store32(unit, 1);
-    rmq_store_long(unit + 4, found->position);
-    rmq_store32(unit + 12, (uint32_t)found->size);
-    rmq_store_long(unit + 16, found->index);
-    rmq_store_long(unit + 24, found->term);
 }
 
 int rmq_run_decode(rmq_run *run)
@@ -163,7 +182,8 @@ int rmq_run_decode(rmq_run *run)
                 && (found.index != run->first_index + run->count || found.term < run->last_term
                     || found.position != run->first_position + run->size)))
             return 0;
-        put_entry(start, run->units + run->count * UNIT_SIZE, &found);
+        put_head(start, &found);
+        put_unit(run->units + run->count * UNIT_SIZE, &found);
         count_entry(run, &found);
         if (at < end && *at == ']') {
             run->used = at + 1 - run->source;
@@ -186,9 +206,23 @@ static int follows_log(const rmq_grant *grant, const rmq_run *run)
            && run->size + FILLER_SIZE <= file_end - end;
 }
 
-int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length)
+static void accept_run(rmq_grant *grant, const rmq_run *run, int64_t commit_index)
 {
     int64_t *const log = grant->log;
+
+    log[RMQ_LOG_END] += run->size;
+    log[RMQ_LOG_STAGED] += run->size;
+    log[RMQ_LOG_INDEX] += run->count;
+    log[RMQ_LOG_UNITS] += run->count;
+    log[RMQ_LOG_TERM] = run->last_term;
+    grant->first_index = run->first_index;
+    grant->count = run->count;
+    grant->commit_index = commit_index;
+}
+
+int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length)
+{
+    const int64_t *const log = grant->log;
     const uint8_t *const end = body + length, *at = skip_text(body, end, "{\"batch\":true,\"batchEntry\":");
     int64_t commit_index, count, first, last, size;
     rmq_run run = {.source = at,
@@ -208,13 +242,37 @@ int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length)
     at = skip_text(at, end, ",\"type\":\"APPEND\"}");
     if (at != end || count != run.count || first != run.first_index || last != first + count - 1 || size != run.size)
         return 0;
-    log[RMQ_LOG_END] += run.size;
-    log[RMQ_LOG_STAGED] += run.size;
-    log[RMQ_LOG_INDEX] += run.count;
-    log[RMQ_LOG_UNITS] += run.count;
-    log[RMQ_LOG_TERM] = run.last_term;
-    grant->first_index = first;
-    grant->count = count;
-    grant->commit_index = commit_index;
+    accept_run(grant, &run, commit_index);
+    return 1;
+}
+
+int rmq_push_take_run(rmq_grant *grant, const uint8_t *body, int64_t length)
+{
+    const int64_t *const log = grant->log;
+    const int64_t head = PUSH_HEAD_SIZE + grant->members_length;
+
+    if (grant->members_length == 0 || length <= head || memcmp(body, "RDP1", 4) != 0
+        || rmq_load_int(body + 4) != grant->members_length || rmq_load_long(body + 8) != grant->term
+        || memcmp(body + PUSH_HEAD_SIZE, grant->members, (size_t)grant->members_length) != 0)
+        return 0;
+    const int64_t commit_index = rmq_load_long(body + 16), first_index = rmq_load_long(body + 24);
+    const int64_t count = rmq_load_int(body + 32), size = rmq_load_int(body + 36);
+    uint8_t *const staged = grant->staging + log[RMQ_LOG_STAGED];
+    rmq_run run = {.source = body + head,
+                   .source_length = length - head,
+                   .units = grant->units + log[RMQ_LOG_UNITS] * UNIT_SIZE,
+                   .count_max = grant->units_capacity - log[RMQ_LOG_UNITS],
+                   .size_max = length - head,
+                   .first_index = log[RMQ_LOG_INDEX],
+                   .first_position = log[RMQ_LOG_END]};
+
+    if (size != run.source_length || size > grant->staging_capacity - log[RMQ_LOG_STAGED] || count > run.count_max
+        || commit_index < 0 || first_index != run.first_index)
+        return 0;
+    rmq_run_read(&run, 0);
+    if (run.size != size || run.count != count || !follows_log(grant, &run))
+        return 0;
+    memcpy(staged, run.source, (size_t)size);
+    accept_run(grant, &run, commit_index);
     return 1;
 }

@@ -618,14 +618,14 @@ int rmq_pack(rmq_pack_state *state);
 size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t *keys, size_t count);
 
 /* A run is a sequence of consecutive entries in one data file; its text is the JSON list of a batch
- * push (push.c). The caller sets `source`, `target`, and everything named *_max or *_capacity; for
- * rmq_run_encode also first_index and first_position. */
+ * push (push.c). The caller sets `source` and everything named *_max or *_capacity; for rmq_run_read
+ * and rmq_run_encode also first_index and first_position, for the others `target`. */
 typedef struct {
     const uint8_t *source;
     int64_t source_length;
     uint8_t *target;
     int64_t target_capacity;
-    uint8_t *units; /* rmq_run_decode: the index units, capacity for count_max */
+    uint8_t *units; /* the index units, capacity for count_max; rmq_run_read: may be NULL */
     int64_t count_max, size_max;
     int64_t first_index, first_position, first_size, first_term;
     int64_t last_term, count, size; /* size: all entries, including their headers */
@@ -633,8 +633,11 @@ typedef struct {
     int64_t used;                   /* rmq_run_decode: bytes of `source` read, including the brackets */
 } rmq_run;
 
-/* Encode entries from the start of `source` until one is invalid or does not fit, or size_max bytes
- * are reached. */
+/* Read entries from the start of `source` until one is invalid or size_max bytes are reached. The
+ * records in them are examined, too, if `checks_records` is not 0. */
+void rmq_run_read(rmq_run *run, int checks_records);
+
+/* Encode the entries of a run that was read, until one is invalid or does not fit. */
 void rmq_run_encode(rmq_run *run);
 
 /* Decode a list of consecutive entries. Returns 0 if it does not have the form that DLedger writes. */
@@ -645,7 +648,9 @@ int rmq_run_decode(rmq_run *run);
 typedef struct {
     const char *group; /* text of the push from its first to its last index, with the name of the group */
     const char *names; /* text from there to the size: members and term */
-    int64_t term;      /* of the leader */
+    const uint8_t *members; /* the names in a binary push: group, leader, receiver */
+    int64_t members_length;
+    int64_t term; /* of the leader */
     int64_t file_size;
     uint8_t *staging;
     int64_t staging_capacity;
@@ -658,6 +663,9 @@ typedef struct {
 /* Stage the entries of a push that the grant covers, at the end of the log and within its file.
  * Returns 0 without any change if the push is a different one. */
 int rmq_push_take(rmq_grant *grant, const uint8_t *body, int64_t length);
+
+/* The same for a binary push. */
+int rmq_push_take_run(rmq_grant *grant, const uint8_t *body, int64_t length);
 
 /* Faults that rmq_tally finds in a frame whose length is valid; the values of
  * rmqpy.codec.tally.kernel.EventKind. */

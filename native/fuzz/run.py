@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.entry import encode_entry_header
-from rmqpy.codec.entry_batch import encode_run
+from rmqpy.codec.entry_batch import encode_run, read_run
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.codec.message import BatchItem, encode_batch_body, encode_message
 from rmqpy.model.message import OutgoingMessage
@@ -153,9 +153,9 @@ def make_seeds() -> Iterator[bytes]:
     )
     for mode in (SCAN_ENTRIES, SCAN_ENTRIES | SMALL):
         yield bytes([mode]) + entries
-    encoded = encode_run(memoryview(entries), 5, 0, count_max=len(records), size_max=len(entries))
-    assert encoded is not None
-    text = encoded[1]
+    found = read_run(memoryview(entries), 5, 0, count_max=len(records), size_max=len(entries))
+    assert found is not None
+    text = encode_run(*found)
     yield bytes([RUN_TEXT]) + b"[" + text + b"]"
     yield bytes([RUN_TEXT]) + b"[" + text[: text.index(b"}") + 1] + b'],"batch":true}'
 

@@ -587,6 +587,69 @@ static void check_units(const rmq_run *run)
     check(position == run->first_position + run->size, "index units do not add up to the size of the run");
 }
 
+/* Check that a push was staged after the bytes that were staged already, or else has changed nothing. */
+static void check_staged(const rmq_grant *grant, const int64_t *before, const rmq_run *run, int accepted)
+{
+    const int64_t *const log = grant->log;
+
+    check(accepted || memcmp(before, log, sizeof(int64_t) * (RMQ_LOG_TERM + 1)) == 0,
+          "a rejected push has moved the end of the log");
+    if (!accepted)
+        return;
+    check(log[RMQ_LOG_STAGED] == before[RMQ_LOG_STAGED] + run->size && log[RMQ_LOG_STAGED] <= grant->staging_capacity,
+          "a push staged past the buffer");
+    check(log[RMQ_LOG_END] == before[RMQ_LOG_END] + run->size && log[RMQ_LOG_INDEX] == run->first_index + run->count
+              && log[RMQ_LOG_UNITS] == before[RMQ_LOG_UNITS] + run->count && log[RMQ_LOG_TERM] == run->last_term,
+          "the end of the log does not match the push");
+    check(memcmp(grant->staging + before[RMQ_LOG_STAGED], run->target, (size_t)run->size) == 0,
+          "the entries differ from those pushed");
+    check(memcmp(grant->units + before[RMQ_LOG_UNITS] * 32, run->units, (size_t)run->count * 32) == 0,
+          "the index units differ from those pushed");
+}
+
+/* Check a granted push of a run in binary, whole, cut, and with each byte of its head changed. */
+static void check_binary(const rmq_run *run, rmq_grant *grant, const int64_t *before)
+{
+    enum { HEAD = 40, NAMES = 6 };
+    const int64_t length = HEAD + NAMES + run->size;
+    uint8_t *const body = allocate((size_t)length);
+    const int64_t place = run->first_position % grant->file_size;
+    int64_t *const log = grant->log;
+
+    memcpy(body, "RDP1", 4);
+    rmq_store32(body + 4, NAMES);
+    rmq_store_long(body + 8, grant->term);
+    rmq_store_long(body + 16, 7);
+    rmq_store_long(body + 24, run->first_index);
+    rmq_store32(body + 32, (uint32_t)run->count);
+    rmq_store32(body + 36, (uint32_t)run->size);
+    memcpy(body + HEAD, "\001g\001a\001b", NAMES);
+    memcpy(body + HEAD + NAMES, run->target, (size_t)run->size);
+    grant->members = (const uint8_t *)"\001g\001a\001b";
+    grant->members_length = NAMES;
+    for (int64_t short_of = 1; short_of < 60 && short_of < length; short_of++) {
+        uint8_t *const piece = allocate((size_t)(length - short_of));
+        memcpy(piece, body, (size_t)(length - short_of));
+        check_staged(grant, before, run, 0 != rmq_push_take_run(grant, piece, length - short_of));
+        check(memcmp(before, log, sizeof(int64_t) * (RMQ_LOG_TERM + 1)) == 0, "an incomplete push was accepted");
+        free(piece);
+    }
+    for (int64_t at = 0; at < HEAD + NAMES; at++) {
+        if (at >= 16 && at < 24)
+            continue; /* any committed index will do */
+        body[at] ^= 0x81;
+        check(!rmq_push_take_run(grant, body, length), "a push with a changed head was accepted");
+        check_staged(grant, before, run, 0);
+        body[at] ^= 0x81;
+    }
+    const int accepted = rmq_push_take_run(grant, body, length);
+    check_staged(grant, before, run, accepted);
+    check(accepted || grant->staging_capacity - before[RMQ_LOG_STAGED] < run->size || place == 0
+              || place + run->size + 8 > grant->file_size, "a granted push was rejected");
+    memcpy(log, before, sizeof(int64_t) * (RMQ_LOG_TERM + 1));
+    free(body);
+}
+
 /* Check that a granted push of a list is staged after the bytes that are staged already, or else
  * changes nothing. */
 static void check_push(const rmq_run *run, const uint8_t *list, int64_t length, int64_t capacity)
@@ -616,21 +679,11 @@ static void check_push(const rmq_run *run, const uint8_t *list, int64_t length, 
         check(!rmq_push_take(&grant, body, used - short_of), "an incomplete push was accepted");
         check(memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
     }
+    check_binary(run, &grant, before);
     const int accepted = rmq_push_take(&grant, body, used);
-    check(accepted || memcmp(before, log, sizeof log) == 0, "a rejected push has moved the end of the log");
+    check_staged(&grant, before, run, accepted);
     check(accepted || capacity < 2 * length || place == 0 || place + run->size + 8 > file_size,
           "a granted push was rejected");
-    if (accepted) {
-        check(log[RMQ_LOG_STAGED] == BEFORE + run->size && log[RMQ_LOG_STAGED] <= capacity,
-              "a push staged past the buffer");
-        check(log[RMQ_LOG_END] == before[RMQ_LOG_END] + run->size && log[RMQ_LOG_INDEX] == run->first_index + run->count
-                  && log[RMQ_LOG_UNITS] == 1 + run->count && log[RMQ_LOG_TERM] == run->last_term,
-              "the end of the log does not match the push");
-        check(memcmp(grant.staging + BEFORE, run->target, (size_t)run->size) == 0,
-              "the entries differ from those pushed");
-        check(memcmp(grant.units + 32, run->units, (size_t)run->count * 32) == 0,
-              "the index units differ from those pushed");
-    }
     free(grant.staging);
     free(grant.units);
     free(body);
@@ -654,18 +707,10 @@ static void read_list(const uint8_t *data, size_t size)
     free(text);
 }
 
-/* Return whether terms never decrease, as in a log. */
-static int is_in_order(const uint8_t *view, int64_t size)
+/* Return whether the numbers of a run have at most 18 digits, as in a log. */
+static int is_short(const rmq_run *run)
 {
-    int64_t term = 0;
-
-    for (int64_t at = 0; at < size; at += rmq_load_int(view + at + 4)) {
-        const int64_t next = rmq_load_long(view + at + 16);
-        if (next < term || next >= 1000000000000000000)
-            return 0;
-        term = next;
-    }
-    return 1;
+    return run->last_term < 1000000000000000000;
 }
 
 /* Check that entries of a data file, encoded to a list and decoded again, are the same bytes. */
@@ -674,17 +719,25 @@ static void push_piece(const uint8_t *data, size_t size, int small)
     const int64_t limit = INT64_C(1) << 50, capacity = small ? 700 : (int64_t)size * 2 + 512;
     uint8_t *const view = allocate(size), *const text = allocate((size_t)capacity + 2);
     rmq_run run = {.source = view, .source_length = (int64_t)size, .target = text + 1, .target_capacity = capacity,
-                   .count_max = ROWS, .size_max = small ? 300 : (int64_t)size};
+                   .units = allocate(ROWS * 32), .count_max = ROWS, .size_max = small ? 300 : (int64_t)size};
 
     memcpy(view, data, size);
     if (size >= RMQ_ENTRY_HEADER_SIZE) { /* a caller knows index and position of the first entry */
         run.first_index = rmq_load_long(view + 8) & (limit - 1);
         run.first_position = rmq_load_long(view + 24) & (limit - 1);
     }
+    rmq_run_read(&run, 0);
+    check(run.count <= ROWS && run.size <= (int64_t)size, "a run that was read is too long");
+    if (run.count > 0)
+        check_units(&run);
+    const int64_t count_read = run.count, size_read = run.size;
+    rmq_run_read(&run, 1);
+    check(run.count <= count_read && run.size <= size_read, "a run is longer if its records are examined");
+    run.count_max = run.count;
     rmq_run_encode(&run);
-    check(run.count <= ROWS && run.size <= (int64_t)size && run.target_length <= capacity,
-          "encoding went past its buffers");
-    if (run.count > 0 && is_in_order(view, run.size)) {
+    check(run.count <= run.count_max && run.target_length <= capacity, "encoding went past its buffers");
+    check(small || run.count == run.count_max, "a run that was read was not encoded");
+    if (run.count > 0 && is_short(&run)) {
         rmq_run back;
         text[0] = '[';
         text[run.target_length + 1] = ']';
@@ -696,6 +749,7 @@ static void push_piece(const uint8_t *data, size_t size, int small)
         check_push(&back, text, run.target_length + 2, back.size + 5);
         free_run(&back);
     }
+    free(run.units);
     free(text);
     free(view);
 }

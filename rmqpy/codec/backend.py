@@ -33,8 +33,10 @@ __all__ = [
     "property_parts",
     "push_taker",
     "put_packed_keys",
+    "read_run",
     "reason",
     "record_parts",
+    "run_units",
     "scan_records",
     "walk_records",
 ]
@@ -84,10 +86,14 @@ class _PackRecords(Protocol):
 _PutPackedKeys = Callable[[memoryview, int, bytes | memoryview], None]
 
 
-class _EncodeRun(Protocol):
+class _ReadRun(Protocol):
     def __call__(
         self, view: memoryview, index: int, position: int, *, count_max: int, size_max: int
     ) -> tuple[entry_batch.RunSpan, bytes] | None: ...
+
+
+_EncodeRun = Callable[[entry_batch.RunSpan, bytes], bytes]
+_RunUnits = Callable[[memoryview, int, int], tuple[entry_batch.RunSpan, bytes] | None]
 
 
 class PushDecoder(Protocol):
@@ -103,9 +109,10 @@ class PushDecoder(Protocol):
         ``rmqpy.store.files.staging``.
         """
 
-    def allow(self, group: bytes, names: bytes, term: int) -> None:
+    def allow(self, group: bytes, names: bytes, members: bytes, term: int) -> None:
         """Set the text that a push must have between its first and last index, and from there to
-        its size; no entry may have a larger term. Call before the first push.
+        its size, and the names that a binary push must have; no entry may have a larger term. Call
+        before the first push.
         """
 
     def take(self, body: bytes) -> tuple[int, int, int] | None:
@@ -114,6 +121,9 @@ class PushDecoder(Protocol):
         None means that the push is not allowed or does not continue the log within its file;
         nothing has changed then.
         """
+
+    def take_run(self, body: bytes) -> tuple[int, int, int] | None:
+        """Stage the entries of a binary push, as :meth:`take` does."""
 
 
 _DecodeRun = Callable[[bytes, int], tuple[entry_batch.RunSpan, bytes, bytes, int] | None]
@@ -141,7 +151,9 @@ class _Choice:
     reason: str
     crc32: Callable[[bytes | bytearray | memoryview], int]
     scan_records: _ScanRecords
+    read_run: _ReadRun
     encode_run: _EncodeRun
+    run_units: _RunUnits
     decode_run: _DecodeRun
     walk_records: _WalkRecords
     magic_places: _MagicPlaces
@@ -166,7 +178,9 @@ def _pure(reason: str) -> _Choice:
         reason,
         hashes.crc32,
         scan.scan_records,
+        entry_batch.read_run,
         entry_batch.encode_run,
+        entry_batch.run_units,
         entry_batch.decode_run,
         scan.walk_records,
         scan.magic_places,
@@ -194,7 +208,9 @@ def _choose(environment: str | None) -> _Choice:
         "the C extension rmqpy._native is installed",
         binding.crc32,
         binding.scan_records,
+        native_entry_batch.read_run,
         native_entry_batch.encode_run,
+        native_entry_batch.run_units,
         native_entry_batch.decode_run,
         binding.walk_records,
         binding.magic_places,
@@ -220,7 +236,9 @@ implementation = _choice.implementation
 reason = _choice.reason
 crc32 = _choice.crc32
 scan_records = _choice.scan_records
+read_run = _choice.read_run
 encode_run = _choice.encode_run
+run_units = _choice.run_units
 decode_run = _choice.decode_run
 walk_records = _choice.walk_records
 magic_places = _choice.magic_places

@@ -26,10 +26,22 @@ from rmqpy.codec.entry import ENTRY_HEADER, encode_entry_header, encode_index_un
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import check_record
 
-__all__ = ["RUN_COUNT_MAX", "RunSpan", "decode_run", "encode_run", "entry_text"]
+__all__ = [
+    "PLACE_MAX",
+    "RUN_COUNT_MAX",
+    "RunSpan",
+    "decode_run",
+    "encode_run",
+    "entry_text",
+    "read_run",
+    "run_units",
+]
 
 RUN_COUNT_MAX: Final = 8192
 """The maximum number of entries in a run."""
+
+PLACE_MAX: Final = 10**18 - 1
+"""The largest index, position, and term in a run: the text has at most 18 digits for them."""
 
 ENTRY_BODY_MAX: Final = layout.ENTRY_SIZE_MAX - layout.ENTRY_HEADER_SIZE
 _NUMBER: Final = rb"(0|[1-9][0-9]{0,17})"
@@ -63,39 +75,38 @@ def entry_text(header: tuple[int, ...], body: bytes | bytearray | memoryview) ->
     return _TEXT % (text, body_crc, chain_crc, channel, index, magic, position, size, term)
 
 
-def encode_run(
+def read_run(
     view: memoryview, index: int, position: int, *, count_max: int, size_max: int
 ) -> tuple[RunSpan, bytes] | None:
-    """Encode the entries at the start of ``view`` as JSON objects separated by commas.
+    """Return the location and the bytes of the entries at the start of ``view``.
 
     The first is entry ``index`` and begins at ``position`` of the ledger. No entry is added once
     the run has ``count_max`` entries or ``size_max`` bytes. Returns None if not even the first
-    entry can be part of a run.
+    entry can be part of a run: its header is unusual, or its record is damaged.
     """
-    texts: list[bytes] = []
-    terms: list[int] = []
-    first_size = size = 0
-    while len(texts) < count_max and size < size_max:
-        found = _read_entry(view[size:], index + len(texts), position + size)
-        if found is None:
-            break
-        header, body = found
-        texts.append(entry_text(header, body))
-        terms.append(header[3])
-        first_size = first_size or header[1]
-        size += header[1]
-    if not texts:
+    span = _span_of(view, index, position, count_max, size_max, checks_records=True)[0]
+    return None if span is None else (span, bytes(view[: span.size]))
+
+
+def encode_run(span: RunSpan, data: bytes) -> bytes:
+    """Return the entries of a run as JSON objects separated by commas."""
+    texts = []
+    place = 0
+    while place < span.size:
+        header = ENTRY_HEADER.unpack_from(data, place)
+        texts.append(entry_text(header, data[place + layout.ENTRY_HEADER_SIZE : place + header[1]]))
+        place += header[1]
+    return b",".join(texts)
+
+
+def run_units(data: memoryview, index: int, position: int) -> tuple[RunSpan, bytes] | None:
+    """Return the location and the index units of the entries that ``data`` consists of, or None if
+    they are not a run from entry ``index`` at ``position`` on. Records are not examined.
+    """
+    if max(index, position) > PLACE_MAX:
         return None
-    span = RunSpan(
-        first_index=index,
-        first_position=position,
-        first_size=first_size,
-        first_term=terms[0],
-        last_term=terms[-1],
-        count=len(texts),
-        size=size,
-    )
-    return span, b",".join(texts)
+    span, units = _span_of(data, index, position, RUN_COUNT_MAX, len(data), checks_records=False)
+    return None if span is None or span.size != len(data) else (span, bytes(units))
 
 
 def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
@@ -146,16 +157,53 @@ def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | N
     return None
 
 
+def _span_of(
+    view: memoryview,
+    index: int,
+    position: int,
+    count_max: int,
+    size_max: int,
+    *,
+    checks_records: bool,
+) -> tuple[RunSpan | None, bytearray]:
+    """Return the location and the index units of the run at the start of ``view``."""
+    terms: list[int] = []
+    units = bytearray()
+    first_size = size = 0
+    while len(terms) < count_max and size < size_max:
+        found = _read_entry(
+            view[size:], index + len(terms), position + size, checks_records=checks_records
+        )
+        if found is None or (terms and found[1] < terms[-1]):
+            break
+        entry_size, term = found
+        units += encode_index_unit(position + size, entry_size, index + len(terms), term)
+        terms.append(term)
+        first_size = first_size or entry_size
+        size += entry_size
+    if not terms:
+        return None, units
+    span = RunSpan(
+        first_index=index,
+        first_position=position,
+        first_size=first_size,
+        first_term=terms[0],
+        last_term=terms[-1],
+        count=len(terms),
+        size=size,
+    )
+    return span, units
+
+
 def _read_entry(
-    view: memoryview, index: int, position: int
-) -> tuple[tuple[int, ...], memoryview] | None:
-    """Return the header fields and the body of a complete entry, or None if it cannot be part of a
-    run. The fields that Java always writes as 0 must be 0.
+    view: memoryview, index: int, position: int, *, checks_records: bool
+) -> tuple[int, int] | None:
+    """Return size and term of a complete entry, or None if it cannot be part of a run. The fields
+    that Java always writes as 0 must be 0.
     """
     if len(view) < layout.ENTRY_HEADER_SIZE:
         return None
-    header = ENTRY_HEADER.unpack_from(view)
-    magic, size, found_index, term, found_position, *zeros, length = header
+    magic, size, found_index, term, found_position, *zeros, length = ENTRY_HEADER.unpack_from(view)
     if (magic, found_index, found_position, zeros) != (
         layout.ENTRY_MAGIC,
         index,
@@ -167,9 +215,9 @@ def _read_entry(
         return None
     if length != size - layout.ENTRY_HEADER_SIZE or length > ENTRY_BODY_MAX:
         return None
-    body = view[layout.ENTRY_HEADER_SIZE : size]
-    try:
-        check_record(body, position)
-    except InvalidRecordError:
-        return None
-    return header, body
+    if checks_records:
+        try:
+            check_record(view[layout.ENTRY_HEADER_SIZE : size], position)
+        except InvalidRecordError:
+            return None
+    return size, term

@@ -1,8 +1,7 @@
 """Entries of the ledger: single entries, and the run of a batch push, which is kept in one piece.
 
-A leader's run contains the text of its entries, which is the same for every follower; a follower's
-run contains their bytes and index units as written to its files. A run is also a sequence of
-entries.
+A run contains the bytes of its entries as in the files, which are the same for every follower; a
+follower's run contains their index units, too. A run is also a sequence of entries.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
-from attrs import define
+from attrs import define, field
 
-from rmqpy.codec.backend import decode_run
+from rmqpy.codec.backend import encode_run
 from rmqpy.codec.entry import EntryHeader, decode_entry_header, encode_entry_header
 from rmqpy.codec.entry_batch import RunSpan
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
@@ -71,14 +70,20 @@ class EntryRun(Sequence[Entry]):
     """Consecutive entries in one piece."""
 
     span: RunSpan
-    data: bytes = b""
-    """The bytes of the entries, including headers; empty in a run that is only sent."""
+    data: bytes
+    """The bytes of the entries, including headers, as in a data file."""
 
     units: bytes = b""
     """The index units, 32 bytes per entry; empty in a run that is only sent."""
 
-    text: bytes = b""
-    """The text between the brackets of a push; empty in a run that was received."""
+    _text: list[bytes] = field(factory=list, init=False)
+
+    @property
+    def text(self) -> bytes:
+        """The text between the brackets of a push to a Java member, encoded on first use."""
+        if not self._text:
+            self._text.append(encode_run(self.span, self.data))
+        return self._text[0]
 
     @property
     def first_index(self) -> LedgerIndex:
@@ -111,10 +116,6 @@ class EntryRun(Sequence[Entry]):
 
     def __iter__(self) -> Iterator[Entry]:
         data = self.data
-        if not data:
-            decoded = decode_run(b"[%b]" % self.text, 0)
-            assert decoded is not None, "the text of a run is a run"
-            data = decoded[1]
         place = 0
         while place < self.span.size:
             header = decode_entry_header(data, place, self.position + place)
@@ -128,7 +129,7 @@ class EntryRun(Sequence[Entry]):
     def __getitem__(self, number: slice) -> tuple[Entry, ...]: ...
 
     def __getitem__(self, number: int | slice) -> Entry | tuple[Entry, ...]:
-        if number == 0 and self.data:
+        if number == 0:
             header = decode_entry_header(self.data, 0, self.position)
             return Entry(header, self.data[ENTRY_HEADER_SIZE : header.size])
         return tuple(self)[number]

@@ -50,7 +50,9 @@ from attrs import asdict, define, evolve, fields
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, dumps, loads
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""2: reads batch pushes in binary (``protocol.push_binary``)."""
+
 LEAST_VERSION: Final = 1
 _OPTIONAL: Final = ("nonce", "challenge", "proof")
 _KINDS: Final = {

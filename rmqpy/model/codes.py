@@ -125,6 +125,7 @@ class RequestCode(IntEnum):
     RMQPY_FENCE = 71005
     RMQPY_CHANGE_ROLE = 71006
     RMQPY_SWITCH = 71007
+    RMQPY_PUSH_RUN = 71008
 
 
 class ResponseCode(IntEnum):

@@ -1,4 +1,4 @@
-"""Tests of runs of entries, encoded and decoded in Python and in C, on valid and damaged input."""
+"""Runs of entries, read, encoded and decoded in Python and in C, on valid and damaged input."""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ from rmqpy.model.message import OutgoingMessage
 class RunCodec(Protocol):
     """An implementation of the codec of runs."""
 
-    def encode_run(
+    def read_run(
         self, view: memoryview, index: int, position: int, *, count_max: int, size_max: int
+    ) -> tuple[entry_batch.RunSpan, bytes] | None: ...
+
+    def encode_run(self, span: entry_batch.RunSpan, data: bytes) -> bytes: ...
+
+    def run_units(
+        self, data: memoryview, index: int, position: int
     ) -> tuple[entry_batch.RunSpan, bytes] | None: ...
 
     def decode_run(
@@ -75,9 +81,11 @@ def run_of(bodies: list[bytes], index: int = 7, position: int = 4096, term: int 
 @each_codec
 def test_a_run_is_decoded_as_it_was_encoded(codec: RunCodec) -> None:
     data = run_of([b"", b"a", b"ab", b"abc" * 99])
-    encoded = codec.encode_run(memoryview(data + encode_filler_head(64)), 7, 4096, **ALL)
-    assert encoded is not None
-    span, text = encoded
+    found = codec.read_run(memoryview(data + encode_filler_head(64)), 7, 4096, **ALL)
+    assert found is not None
+    span, read = found
+    assert read == data
+    text = codec.encode_run(span, data)
     assert (span.first_index, span.count, span.size, span.last_term) == (7, 4, len(data), 3)
     body = b"%b[%b]%b" % (b'{"batch":true,"batchEntry":', text, b',"code":200}')
     decoded = codec.decode_run(body, 27)
@@ -86,23 +94,24 @@ def test_a_run_is_decoded_as_it_was_encoded(codec: RunCodec) -> None:
     assert (decoded_span, entries) == (span, data)
     assert len(units) == 4 * 32
     assert body[end:] == b',"code":200}'
+    assert codec.run_units(memoryview(data), 7, 4096) == (span, units)
 
 
 def test_the_text_of_a_run_is_that_of_its_entries() -> None:
     data = run_of([b"hi"])
-    encoded = backend.encode_run(memoryview(data), 7, 4096, **ALL)
-    assert encoded is not None
+    found = backend.read_run(memoryview(data), 7, 4096, **ALL)
+    assert found is not None
     header = (1, len(data), 7, 3, 4096, 0, 0, 0, len(data) - 48)
-    assert encoded[1] == entry_batch.entry_text(header, data[48:])
+    assert backend.encode_run(*found) == entry_batch.entry_text(header, data[48:])
 
 
 @each_codec
 @pytest.mark.parametrize(("count", "size", "expected"), [(2, 1 << 20, 2), (9, 1, 1), (9, 200, 2)])
 def test_a_run_ends_at_its_limits(codec: RunCodec, count: int, size: int, expected: int) -> None:
     data = run_of([b"x"] * 4)
-    encoded = codec.encode_run(memoryview(data), 7, 4096, count_max=count, size_max=size)
-    assert encoded is not None
-    assert encoded[0].count == expected
+    found = codec.read_run(memoryview(data), 7, 4096, count_max=count, size_max=size)
+    assert found is not None
+    assert found[0].count == expected
 
 
 @each_codec
@@ -112,10 +121,10 @@ def test_a_damaged_entry_ends_the_run(codec: RunCodec, place: int) -> None:
     data = bytearray(run_of([b"xy"] * 3))
     second = len(data) // 3
     data[second + min(place, second - 1)] ^= 0x81
-    encoded = codec.encode_run(memoryview(data), 7, 4096, **ALL)
-    assert encoded is not None
-    assert encoded[0].count == 1
-    assert codec.encode_run(memoryview(data)[second:], 8, 4096 + second, **ALL) is None
+    found = codec.read_run(memoryview(data), 7, 4096, **ALL)
+    assert found is not None
+    assert found[0].count == 1
+    assert codec.read_run(memoryview(data)[second:], 8, 4096 + second, **ALL) is None
 
 
 @each_codec
@@ -126,9 +135,36 @@ def test_a_body_length_that_became_0_ends_the_run(codec: RunCodec) -> None:
     length = second + 48 + 87
     assert data[length] == 32
     data[length] = 0
-    encoded = codec.encode_run(memoryview(data), 7, 4096, **ALL)
-    assert encoded is not None
-    assert encoded[0].count == 1
+    found = codec.read_run(memoryview(data), 7, 4096, **ALL)
+    assert found is not None
+    assert found[0].count == 1
+
+
+@each_codec
+@pytest.mark.parametrize("place", [0, 4, 8, 16, 24, 32, 36, 40, 44])
+def test_units_are_those_of_consecutive_entries_only(codec: RunCodec, place: int) -> None:
+    """Covers each field of the header of an entry."""
+    data = run_of([b"xy"] * 3)
+    size = len(data) // 3
+    assert codec.run_units(memoryview(data), 7, 4096) is not None
+    for index, position in ((8, 4096), (7, 4095), (10**18, 4096), (7, 10**18)):
+        assert codec.run_units(memoryview(data), index, position) is None
+    assert codec.run_units(memoryview(data)[:-1], 7, 4096) is None
+    assert codec.run_units(memoryview(b""), 7, 4096) is None
+    for entry in range(3):
+        damaged = bytearray(data)
+        damaged[entry * size + place] ^= 0x81
+        assert codec.run_units(memoryview(damaged), 7, 4096) is None
+
+
+@each_codec
+def test_terms_in_a_run_do_not_decrease(codec: RunCodec) -> None:
+    data = run_of([b"x"], term=3)
+    data += run_of([b"x"], index=8, position=4096 + len(data), term=2)
+    assert codec.run_units(memoryview(data), 7, 4096) is None
+    found = codec.read_run(memoryview(data), 7, 4096, **ALL)
+    assert found is not None
+    assert found[0].count == 1
 
 
 def list_of(*items: bytes) -> bytes:
@@ -181,9 +217,9 @@ def test_an_invalid_run_is_not_decoded(codec: RunCodec, text: bytes) -> None:
 def test_bodies_of_every_length_are_decoded_as_they_were_encoded(codec: RunCodec) -> None:
     for length in range(70):
         body = bytes(range(200, 200 + min(length, 50))) + bytes(max(0, length - 50))
-        encoded = codec.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
-        assert encoded is not None
-        decoded = codec.decode_run(b"[" + encoded[1] + b"]", 0)
+        found = codec.read_run(memoryview(run_of([body])), 7, 4096, **ALL)
+        assert found is not None
+        decoded = codec.decode_run(b"[" + codec.encode_run(*found) + b"]", 0)
         assert decoded is not None
         assert decoded[1] == run_of([body])
 
@@ -204,10 +240,12 @@ def test_both_codecs_agree_on_damaged_runs(bodies: list[bytes], data: st.DataObj
         "size_max": data.draw(st.integers(1, 900)),
     }
     view = memoryview(raw)[:cut] if data.draw(st.booleans()) else memoryview(raw)
-    assert_same(lambda codec: codec.encode_run(view, 7, 4096, **limits))
-    good = entry_batch.encode_run(memoryview(run_of(bodies)), 7, 4096, **ALL)
+    assert_same(lambda codec: codec.read_run(view, 7, 4096, **limits))
+    assert_same(lambda codec: codec.run_units(view, 7, 4096))
+    good = entry_batch.read_run(memoryview(run_of(bodies)), 7, 4096, **ALL)
     assert good is not None
-    text = bytearray(b"[" + good[1] + b"]")
+    assert_same(lambda codec: codec.encode_run(*good))
+    text = bytearray(b"[" + entry_batch.encode_run(*good) + b"]")
     for place in data.draw(st.lists(st.integers(0, len(text) - 1), max_size=2)):
         text[place] = data.draw(st.sampled_from(b'"\\=+/A,:{}[]0189 -e\x00\xff'))
     sent = bytes(text[: data.draw(st.integers(0, len(text)))]) if data.draw(st.booleans()) else text
@@ -217,14 +255,15 @@ def test_both_codecs_agree_on_damaged_runs(bodies: list[bytes], data: st.DataObj
 @given(st.binary(max_size=300), st.integers(0, 20))
 def test_both_codecs_agree_on_noise(noise: bytes, start: int) -> None:
     assert_same(lambda codec: codec.decode_run(noise, start))
-    assert_same(lambda codec: codec.encode_run(memoryview(noise), 0, 0, **ALL))
+    assert_same(lambda codec: codec.read_run(memoryview(noise), 0, 0, **ALL))
+    assert_same(lambda codec: codec.run_units(memoryview(noise), 0, 0))
 
 
 def test_both_codecs_agree_on_every_byte_of_a_body() -> None:
     """The text is long enough to be read in blocks of sixteen bytes."""
-    good = entry_batch.encode_run(memoryview(run_of([bytes(range(160, 187))])), 7, 4096, **ALL)
+    good = entry_batch.read_run(memoryview(run_of([bytes(range(160, 187))])), 7, 4096, **ALL)
     assert good is not None
-    text = bytearray(b"[" + good[1] + b"]")
+    text = bytearray(b"[" + entry_batch.encode_run(*good) + b"]")
     start = len('[{"body":"')
     for place in range(start, start + 40):
         original = text[place]
@@ -237,9 +276,10 @@ def test_both_codecs_agree_on_every_byte_of_a_body() -> None:
 @given(st.binary(max_size=200))
 def test_random_bodies_are_decoded_as_they_were_encoded(body: bytes) -> None:
     for codec in IMPLEMENTATIONS:
-        found = codec.encode_run(memoryview(run_of([body])), 7, 4096, **ALL)
+        found = codec.read_run(memoryview(run_of([body])), 7, 4096, **ALL)
         assert found is not None
-        assert b2a_base64(run_of([body])[48:], newline=False) in found[1]
-        decoded = codec.decode_run(b"[" + found[1] + b"]", 0)
+        text = codec.encode_run(*found)
+        assert b2a_base64(run_of([body])[48:], newline=False) in text
+        decoded = codec.decode_run(b"[" + text + b"]", 0)
         assert decoded is not None
         assert decoded[1] == run_of([body])

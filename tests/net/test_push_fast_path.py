@@ -6,14 +6,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import Self, TypedDict
+from struct import pack
+from typing import Protocol, Self, TypedDict
 
 import pytest
-from attrs import define, evolve
+from attrs import astuple, define, evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqpy.codec.backend import push_taker
+from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.message import encode_message
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.entry_log import frame
@@ -229,6 +231,32 @@ def push(entries: list[Entry], committed: int = -1, *, batch: bool = True) -> Re
     return command(push_request(entries, committed, batch=batch))
 
 
+def push_binary(entries: list[Entry], committed: int = -1) -> RemotingCommand:
+    return in_binary(push_request(entries, committed))
+
+
+def in_binary(request: PushEntryRequest) -> RemotingCommand:
+    """Return the frame of a binary push, by the table of docs/reference/dledger.md."""
+    names = b"".join(
+        bytes([len(name)]) + name.encode()
+        for name in (request.group, request.leader_id, request.remote_id)
+        if name is not None
+    )
+    entries = b"".join(ENTRY_HEADER.pack(*astuple(e.header)) + e.body for e in request.entries)
+    numbers = request.term, request.commit_index, request.first_index, len(request.entries)
+    head = pack(">4siqqqii", b"RDP1", len(names), *numbers, len(entries))
+    return RemotingCommand.request(RequestCode.RMQPY_PUSH_RUN, body=head + names + entries)
+
+
+class Encoder(Protocol):
+    """Encodes a batch push of entries with a committed index."""
+
+    def __call__(self, entries: list[Entry], committed: int = -1) -> RemotingCommand: ...
+
+
+each_form = pytest.mark.parametrize("encoder", [push, push_binary], ids=["text", "binary"])
+
+
 def push_commit(committed: int) -> RemotingCommand:
     return command(evolve(push_request([], committed, batch=False), type=PushType.COMMIT))
 
@@ -255,16 +283,46 @@ def check_states(members: tuple[Member, Member]) -> None:
 
 
 @needs_c
-def test_regular_pushes_take_the_fast_path_with_the_same_result() -> None:
+@each_form
+def test_regular_pushes_take_the_fast_path_with_the_same_result(encoder: Encoder) -> None:
     members = make_members()
     log = log_of([(90, 1)] * 60)
-    check_same(members, [push(log[:5])])
+    check_same(members, [encoder(log[:5])])
     for first in range(5, 60, 5):
-        check_same(members, [push(log[first : first + 5], committed=first - 1)])
+        check_same(members, [encoder(log[first : first + 5], committed=first - 1)])
     # All but the first push and the one that rolls to a new file.
     assert members[0].taken == 10
     assert members[1].taken == 0
     assert members[0].driver.node.committed_index == 54
+
+
+@needs_c
+def test_the_form_of_a_push_may_change_at_any_time() -> None:
+    """As while the members of a group are upgraded one after the other."""
+    members = make_members()
+    log = log_of([(20, 1)] * 30)
+    check_same(members, [push_binary(log[:4])])
+    for first in range(4, 28, 4):
+        encoder = push if first % 8 else push_binary
+        check_same(members, [encoder(log[first : first + 4], first - 1)])
+    assert members[0].taken == 6
+    assert members[0].driver.node.committed_index == 23
+
+
+@needs_c
+@pytest.mark.parametrize("place", range(40))
+def test_a_binary_push_with_a_changed_head_is_rejected_as_a_whole(place: int) -> None:
+    members = make_members()
+    log = log_of([(20, 1)] * 30)
+    check_same(members, [push_binary(log[:4])])
+    good = push_binary(log[4:8], 3)
+    body = bytearray(good.body)
+    body[place] ^= 0x81
+    check_same(members, [evolve(good, body=bytes(body))])
+    is_commit_index = 16 <= place < 24
+    assert members[0].driver.entries.end.index == (7 if is_commit_index else 3)
+    check_same(members, [good])
+    assert members[0].driver.entries.end.index == 7
 
 
 @needs_c
@@ -317,6 +375,7 @@ def test_an_answer_waits_for_the_write(code: int, part: str) -> None:
         assert first["answers"] == second["answers"]
 
 
+FORMS: dict[str, Encoder] = {"": push, "binary ": push_binary}
 BAD_FIELDS = ("term", "leader", "group", "remote", "position", "size", "index", "old term")
 SIZES = st.tuples(st.integers(0, 400), st.sampled_from((0, 0, 0, 1)))
 
@@ -328,16 +387,17 @@ Step = tuple[str, int, int]
 @st.composite
 def steps(draw: st.DrawFn) -> list[Step]:
     """Draw what a network makes of a leader's pushes."""
+    form = draw(st.sampled_from(sorted(FORMS)))
     kinds = st.one_of(
-        st.tuples(st.just("next"), st.integers(1, 8), st.integers(0, 60)),
-        st.tuples(st.just("next"), st.integers(1, 8), st.integers(0, 60)),
-        st.tuples(st.just("again"), st.integers(1, 8), st.integers(1, 8)),
-        st.tuples(st.just("gap"), st.integers(1, 4), st.integers(1, 4)),
+        st.tuples(st.just(form + "next"), st.integers(1, 8), st.integers(0, 60)),
+        st.tuples(st.just(form + "next"), st.integers(1, 8), st.integers(0, 60)),
+        st.tuples(st.just(form + "again"), st.integers(1, 8), st.integers(1, 8)),
+        st.tuples(st.just(form + "gap"), st.integers(1, 4), st.integers(1, 4)),
         st.tuples(st.just("single"), st.just(1), st.just(0)),
         st.tuples(st.just("commit"), st.integers(-1, 60), st.just(0)),
-        st.tuples(st.just("bad"), st.integers(0, len(BAD_FIELDS) - 1), st.integers(1, 4)),
-        st.tuples(st.just("cut"), st.integers(0, 4000), st.integers(1, 4)),
-        st.tuples(st.just("byte"), st.integers(0, 4000), st.integers(0, 255)),
+        st.tuples(st.just(form + "bad"), st.integers(0, len(BAD_FIELDS) - 1), st.integers(1, 4)),
+        st.tuples(st.just(form + "cut"), st.integers(0, 4000), st.integers(1, 4)),
+        st.tuples(st.just(form + "byte"), st.integers(0, 4000), st.integers(0, 255)),
         st.tuples(st.just("wait"), st.integers(1, 1500), st.just(0)),
     )
     return draw(st.lists(kinds, min_size=1, max_size=14))
@@ -345,20 +405,22 @@ def steps(draw: st.DrawFn) -> list[Step]:
 
 def frame_of(kind: str, first: int, second: int, at: int, log: list[Entry]) -> RemotingCommand:
     """Return a frame of the leader for a member whose next entry is ``at``."""
+    form = "binary " if kind.startswith("binary ") else ""
+    kind, encoder = kind.removeprefix(form), FORMS[form]
     if kind == "next":
-        return push(log[at : at + first] or log[-1:], second)
+        return encoder(log[at : at + first] or log[-1:], second)
     if kind == "again":
         start = max(0, at - first)
-        return push(log[start : start + second], 1)
+        return encoder(log[start : start + second], 1)
     if kind == "gap":
-        return push(log[at + first : at + first + second] or log[-1:], 1)
+        return encoder(log[at + first : at + first + second] or log[-1:], 1)
     if kind == "single":
         return push(log[at : at + 1] or log[-1:], batch=False)
     if kind == "commit":
         return push_commit(first)
     if kind == "bad":
-        return bad_push(BAD_FIELDS[first], log[at : at + second] or log[-1:])
-    whole = push(log[at : at + 3] or log[-1:], 1)
+        return bad_push(BAD_FIELDS[first], log[at : at + second] or log[-1:], encoder)
+    whole = encoder(log[at : at + 3] or log[-1:], 1)
     body = bytearray(whole.body)
     if kind == "cut":
         del body[first % len(body) :][:second]
@@ -367,7 +429,7 @@ def frame_of(kind: str, first: int, second: int, at: int, log: list[Entry]) -> R
     return evolve(whole, body=bytes(body))
 
 
-def bad_push(field: str, entries: list[Entry]) -> RemotingCommand:
+def bad_push(field: str, entries: list[Entry], encoder: Encoder) -> RemotingCommand:
     """Return a push of ``entries`` in which ``field`` is wrong."""
     head, last = entries[0], entries[-1].header
     request = push_request(entries, 1)
@@ -378,18 +440,18 @@ def bad_push(field: str, entries: list[Entry]) -> RemotingCommand:
         "remote": evolve(request, remote_id="n2"),
     }
     if field in foreign:
-        return command(foreign[field])
+        return command(foreign[field]) if encoder is push else in_binary(foreign[field])
     if field == "position":
         moved = [Entry(evolve(e.header, position=e.position + 8), e.body) for e in entries]
-        return push(moved, 1)
+        return encoder(moved, 1)
     if field == "index":
         moved = [Entry.of(e.index + 1, e.term, e.position, e.body) for e in entries]
-        return push(moved, 1)
+        return encoder(moved, 1)
     if field == "size":
         longer = evolve(last, size=last.size + 1)
-        return push([*entries[:-1], Entry(longer, entries[-1].body)], 1)
+        return encoder([*entries[:-1], Entry(longer, entries[-1].body)], 1)
     term = Term(max(0, head.term - 1))
-    return push([Entry(evolve(head.header, term=term), head.body), *entries[1:]], 1)
+    return encoder([Entry(evolve(head.header, term=term), head.body), *entries[1:]], 1)
 
 
 @pytest.mark.slow
@@ -416,8 +478,8 @@ def test_both_paths_have_the_same_result(
                 check_states(members)
                 continue
             frames.append(frame_of(kind, first, second, at, log))
-            at += first if kind == "next" else 0
-            if kind == "byte":  # A stored entry is compared, one that is only staged is not.
+            at += first if kind.endswith("next") else 0
+            if kind.endswith("byte"):  # A stored entry is compared, one that is only staged is not.
                 check_same(members, frames)
                 frames = []
         if frames:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,12 @@ from attrs import evolve
 from simulator.broker_cluster import LAG_MS, BrokerCluster
 from simulator.checkers import GroupChecker
 from simulator.cluster import Outcome
+from simulator.earlier_version import is_earlier
 from simulator.plan import SimulationPlan, plan_of, single_broker_plan
 
+from rmqpy.dledger.node import Send
+from rmqpy.model.codes import RequestCode
+from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.testing.processes import python_environment
 
 QUIET = SimulationPlan(seed=1, duration_ms=15_000, heartbeat_ms=300)
@@ -142,3 +147,21 @@ def test_a_clock_set_back_and_a_power_failure_lose_no_message(seed: int) -> None
 def test_a_disk_failure_while_entries_are_dropped_breaks_no_invariant(seed: int) -> None:
     """The member is stopped while it drops entries; the checker does not read its files then."""
     run(plan_of(seed))
+
+
+def test_members_of_two_versions_form_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms of pushes are sent; no member receives the one that it does not know."""
+    plan = evolve(QUIET, crash_interval_ms=2000, down_ms=500)
+    versions = {is_earlier(plan, member, 1) for member in range(3)}
+    assert versions == {True, False}
+    sent: set[int] = set()
+    encoded = PeerTransport._encoded
+
+    def noted(self: PeerTransport, send: Send) -> tuple[int, Sequence[bytes]]:
+        code, pieces = encoded(self, send)
+        sent.add(code)
+        return code, pieces
+
+    monkeypatch.setattr(PeerTransport, "_encoded", noted)
+    assert run(plan).stored
+    assert {RequestCode.PUSH, RequestCode.RMQPY_PUSH_RUN} <= sent

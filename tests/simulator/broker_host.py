@@ -25,6 +25,7 @@ from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from simulator.disks import SimulatedDisk
+from simulator.earlier_version import EarlierVersion, is_earlier
 from simulator.host import LEDGER_PORT, Host, ledger_address, member_host
 from simulator.name_servers import name_server_addresses
 from simulator.network import NetworkClient
@@ -126,7 +127,9 @@ class BrokerHost(Host):
         self.network.listen(self.machine, PORT, broker.server)
         self.network.listen(self.machine, broker.identity.fast_port, broker.fast_port)
         if driver is not None:
-            self.network.listen(self.machine, LEDGER_PORT, driver)
+            earlier = is_earlier(self.plan, self.number, self.starts)
+            port = EarlierVersion(driver) if earlier else driver
+            self.network.listen(self.machine, LEDGER_PORT, port)
         broker.start()
         if self.running.driver is not None:
             self.running.driver.start()

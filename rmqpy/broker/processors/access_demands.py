@@ -149,6 +149,7 @@ ELSEWHERE: Final = frozenset(
         RequestCode.LEADERSHIP_TRANSFER,
         RequestCode.RMQPY_DLEDGER_HANDSHAKE,
         RequestCode.RMQPY_QUEUE_ENDS,
+        RequestCode.RMQPY_PUSH_RUN,
     }
 )
 """Codes that neither a broker nor a name server answers at the client ports."""

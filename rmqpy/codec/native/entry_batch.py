@@ -8,11 +8,11 @@ from array import array
 from typing import Any, Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec.entry_batch import RUN_COUNT_MAX, RunSpan
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, INDEX_UNIT_SIZE
+from rmqpy.codec.entry_batch import PLACE_MAX, RUN_COUNT_MAX, RunSpan
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, INDEX_UNIT_SIZE
 from rmqpy.codec.native.binding import memory_of
 
-__all__ = ["PushTaker", "decode_run", "encode_run"]
+__all__ = ["PushTaker", "decode_run", "encode_run", "read_run", "run_units"]
 
 _ENTRY_TEXT_MAX: Final = 256
 """A generous upper bound for the size of an entry's text without its body."""
@@ -22,24 +22,53 @@ _ENTRY_TEXT_MIN: Final = 90
 _memory: Final = ffi.new_allocator(should_clear_after_alloc=False)
 
 
-def encode_run(
+def read_run(
     view: memoryview, index: int, position: int, *, count_max: int, size_max: int
 ) -> tuple[RunSpan, bytes] | None:
+    """See :func:`rmqpy.codec.entry_batch.read_run`."""
+    run = ffi.new("rmq_run *")
+    source_held = _set_source(run, view, index, position)
+    run.count_max, run.size_max = count_max, size_max
+    lib.rmq_run_read(run, 1)
+    del source_held
+    return (_span(run), bytes(view[: run.size])) if run.count else None
+
+
+def encode_run(span: RunSpan, data: bytes) -> bytes:
     """See :func:`rmqpy.codec.entry_batch.encode_run`."""
     run = ffi.new("rmq_run *")
-    # The last entry may begin just below size_max. An entry that does not fit ends the run, which
-    # has no effect unless it is the first.
-    first_size = int.from_bytes(view[4:8], signed=True) if len(view) >= ENTRY_HEADER_SIZE else 0
-    raw = min(len(view), size_max + min(max(first_size, 0), ENTRY_SIZE_MAX))
-    target = run.target = _memory("uint8_t[]", raw * 2 + _ENTRY_TEXT_MAX * 2)
-    run.target_capacity = len(target)
-    run.source = source_held = ffi.from_buffer("uint8_t[]", view)
-    run.source_length = len(view)
-    run.count_max, run.size_max = count_max, size_max
-    run.first_index, run.first_position = index, position
+    source_held = _set_source(run, data, span.first_index, span.first_position)
+    run.count_max = span.count
+    run.target_capacity = span.size // 3 * 4 + _ENTRY_TEXT_MAX * (span.count + 1)
+    target = run.target = _memory("uint8_t[]", run.target_capacity)
     lib.rmq_run_encode(run)
     del source_held
-    return (_span(run), bytes(ffi.buffer(target, run.target_length))) if run.count else None
+    assert run.count == span.count, "the entries of a run can be encoded"
+    return bytes(ffi.buffer(target, run.target_length))
+
+
+def run_units(data: memoryview, index: int, position: int) -> tuple[RunSpan, bytes] | None:
+    """See :func:`rmqpy.codec.entry_batch.run_units`."""
+    if max(index, position) > PLACE_MAX:
+        return None
+    run = ffi.new("rmq_run *")
+    source_held = _set_source(run, data, index, position)
+    run.count_max = min(RUN_COUNT_MAX, len(data) // ENTRY_HEADER_SIZE)
+    run.size_max = len(data)
+    units = run.units = _memory("uint8_t[]", run.count_max * INDEX_UNIT_SIZE)
+    lib.rmq_run_read(run, 0)
+    del source_held
+    if not run.count or run.size != len(data):
+        return None
+    return _span(run), bytes(ffi.buffer(units, run.count * INDEX_UNIT_SIZE))
+
+
+def _set_source(run: Any, data: bytes | memoryview, index: int, position: int) -> Any:
+    """Set where a run is read from. The returned object keeps it in memory."""
+    run.source = source = ffi.from_buffer("uint8_t[]", data)
+    run.source_length = len(data)
+    run.first_index, run.first_position = index, position
+    return source
 
 
 def decode_run(text: bytes, start: int) -> tuple[RunSpan, bytes, bytes, int] | None:
@@ -79,17 +108,24 @@ class PushTaker:
         grant.units_capacity = len(units) // INDEX_UNIT_SIZE
         self._alive = (staging, unit_bytes, log, *self._alive[3:])
 
-    def allow(self, group: bytes, names: bytes, term: int) -> None:
+    def allow(self, group: bytes, names: bytes, members: bytes, term: int) -> None:
+        grant = self._grant
         texts = ffi.new("char[]", group), ffi.new("char[]", names)
-        self._grant.group, self._grant.names = texts
-        self._grant.term = term
-        self._alive = (*self._alive[:3], *texts)
+        grant.group, grant.names = texts
+        grant.members = member_bytes = ffi.from_buffer("uint8_t[]", members)
+        grant.members_length = len(members)
+        grant.term = term
+        self._alive = (*self._alive[:3], *texts, member_bytes)
 
     def take(self, body: bytes) -> tuple[int, int, int] | None:
+        return self._taken(lib.rmq_push_take(self._grant, body, len(body)))
+
+    def take_run(self, body: bytes) -> tuple[int, int, int] | None:
+        return self._taken(lib.rmq_push_take_run(self._grant, body, len(body)))
+
+    def _taken(self, found: int) -> tuple[int, int, int] | None:
         grant = self._grant
-        if not lib.rmq_push_take(grant, body, len(body)):
-            return None
-        return grant.first_index, grant.count, grant.commit_index
+        return (grant.first_index, grant.count, grant.commit_index) if found else None
 
 
 def _span(run: Any) -> RunSpan:

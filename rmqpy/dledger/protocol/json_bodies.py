@@ -35,6 +35,7 @@ from rmqpy.codec.entry import EntryHeader
 from rmqpy.codec.entry_batch import ENTRY_BODY_MAX, entry_text
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_MAGIC
 from rmqpy.dledger.entries import EntryRun
+from rmqpy.dledger.protocol import push_binary
 from rmqpy.dledger.protocol.messages import (
     REQUESTS,
     RESPONSES,
@@ -58,6 +59,7 @@ from rmqpy.dledger.protocol.push_text import (
     write_push,
     write_run,
 )
+from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.remoting.fastjson import TOLERANT_REQUEST_MAX, FastjsonDecodeError, dumps, loads
@@ -88,13 +90,22 @@ def encode_in_pieces(message: DLedgerMessage) -> Sequence[bytes]:
     """Return the body of ``message`` in pieces; the entries of a batch push are one piece."""
     if isinstance(message, PushEntryRequest):
         entries = message.entries
-        if isinstance(entries, EntryRun) and entries.text and message.batch:
+        if isinstance(entries, EntryRun) and message.batch:
             return write_run(message, entries)
     return (encode(message),)
 
 
+def encode_answer(code: int, response: Response) -> bytes:
+    """Return the body of the answer to a request of ``code``."""
+    if code == RequestCode.RMQPY_PUSH_RUN and isinstance(response, PushEntryResponse):
+        return push_binary.write_answer(response)
+    return encode(response)
+
+
 def decode_request(code: int, body: bytes | memoryview) -> Request:
     """Return the request in a frame of ``code``. Raises RemoteProtocolError."""
+    if code == RequestCode.RMQPY_PUSH_RUN:
+        return push_binary.read_run(bytes(body))
     kind = REQUESTS.get(code)
     if kind is None:
         raise RemoteProtocolError(f"code {code} is not a request of a DLedger member")
@@ -103,6 +114,8 @@ def decode_request(code: int, body: bytes | memoryview) -> Request:
 
 def decode_response(request: type[Request], body: bytes | memoryview) -> Response:
     """Return the response to a request of type ``request``. Raises RemoteProtocolError."""
+    if request is PushEntryRequest and body[:4] == push_binary.ANSWER_MAGIC:
+        return push_binary.read_answer(body)
     return _decode(RESPONSES[request], body)
 
 
@@ -313,7 +326,7 @@ def _push_text(push: PushEntryRequest) -> bytes:
     """Return the text of a push. The entries, which are most of it, are inserted as text."""
     entries = push.entries
     if isinstance(entries, EntryRun):
-        return write_push(push, entries.text or _texts(entries), entries.size)
+        return write_push(push, entries.text, entries.size)
     size = sum(entry.size for entry in entries) if push.batch else 0
     return write_push(push, _texts(entries), size)
 

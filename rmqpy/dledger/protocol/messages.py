@@ -1,6 +1,7 @@
 """The messages between members of a group, as values.
 
-:mod:`rmqpy.dledger.protocol.json_bodies` encodes and decodes them.
+:mod:`rmqpy.dledger.protocol.json_bodies` encodes and decodes them, those of code 71008
+:mod:`rmqpy.dledger.protocol.push_binary`.
 
 ======  ====================  =====================================  ============================
 code    request               sent by → to                           response
@@ -12,6 +13,7 @@ code    request               sent by → to                           response
 51002   HeartBeatRequest      leader → every other member            HeartBeatResponse
 51004   PushEntryRequest      leader → follower                      PushEntryResponse
 51005   LeadershipTransfer…   operator → leader, leader → successor  LeadershipTransferResponse
+71008   PushEntryRequest      leader → follower, both rmqpy          PushEntryResponse
 ======  ====================  =====================================  ============================
 
 All messages have these base fields: ``remote_id`` is the receiver, ``local_id`` the sender, and
@@ -263,5 +265,8 @@ RESPONSES: Final[Mapping[type[Request], type[Response]]] = {
 }
 """The response type of each request type."""
 
-REQUESTS: Final[Mapping[int, type[Request]]] = {int(kind.CODE): kind for kind in RESPONSES}
+REQUESTS: Final[Mapping[int, type[Request]]] = {
+    **{int(kind.CODE): kind for kind in RESPONSES},
+    int(RequestCode.RMQPY_PUSH_RUN): PushEntryRequest,
+}
 """The request types by code."""

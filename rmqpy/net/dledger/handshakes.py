@@ -92,6 +92,11 @@ class PeerLink:
     differs: bool = False
     """True if the files of the member did not match when they were last compared."""
 
+    version: int = 0
+    """The version of the handshake with which the member has introduced itself on the current
+    connection to it; 0 is a Java member.
+    """
+
     ask_again_ms: int = 0
     asking: bool = False
     nonce: str = ""
@@ -256,6 +261,7 @@ class PeerHandshakes:
         if found.refusals:
             self._refuse(link, "; ".join(found.refusals))
         else:
+            link.version = other.version
             self._verify(link)
 
     def _judge_java(self, link: PeerLink) -> None:
@@ -265,6 +271,7 @@ class PeerHandshakes:
             self._refuse(link, missing)
             return
         link.standing = PeerStatus.JAVA
+        link.version = 0
         link.reason = ""
         link.judged = True
         self.takes_batches(link.name, False)

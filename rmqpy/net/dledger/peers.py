@@ -23,7 +23,7 @@ is an old log, no vote and no entry of an unverified member is accepted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -33,6 +33,7 @@ from attrs import define, field
 from rmqpy.dledger.handshake import PeerHello
 from rmqpy.dledger.member import Membership, RaftOptions
 from rmqpy.dledger.node import Answered, Received, Send
+from rmqpy.dledger.protocol import push_binary
 from rmqpy.dledger.protocol.json_bodies import (
     RESPONSE_FRAME_CODE,
     decode_request,
@@ -48,6 +49,7 @@ from rmqpy.dledger.protocol.messages import (
     GetEntriesRequest,
     GetEntriesResponse,
     MetadataRequest,
+    PushEntryRequest,
     Response,
 )
 from rmqpy.model.clock import Scheduler
@@ -142,12 +144,24 @@ class PeerTransport:
                 self.answered(Answered(send.ticket, None))
 
     def _transmit(self, send: Send) -> None:
-        request = send.request
-        command, pieces = RemotingCommand(int(request.CODE)), encode_in_pieces(request)
+        code, pieces = self._encoded(send)
+        command = RemotingCommand(code)
         if len(pieces) == 1:
             (command.body,), pieces = pieces, ()
         address, timeout_ms = self.options.addresses[send.to], self.options.rpc_timeout_ms
         self.network.request(address, command, timeout_ms, partial(self._on_response, send), pieces)
+
+    def _encoded(self, send: Send) -> tuple[int, Sequence[bytes]]:
+        """Return the code and the pieces of a request: binary if it is a batch push, and its
+        receiver has introduced itself as a member that reads them.
+        """
+        request = send.request
+        if isinstance(request, PushEntryRequest):
+            if self.handshakes.links[send.to].version >= push_binary.BINARY_VERSION:
+                binary = push_binary.write_run(request)
+                if binary is not None:
+                    return int(RequestCode.RMQPY_PUSH_RUN), binary
+        return int(request.CODE), encode_in_pieces(request)
 
     def fetch(
         self,
@@ -222,6 +236,9 @@ class PeerTransport:
                 command.code,
                 command.remark,
             )
+            if command.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                # Another version answers than the one that has introduced itself.
+                self.handshakes.failed(self.handshakes.links[send.to])
             return None
         try:
             response = decode_response(kind, command.body)

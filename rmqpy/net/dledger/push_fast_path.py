@@ -23,11 +23,12 @@ from typing import Final
 
 from rmqpy.codec.backend import PushDecoder, push_taker
 from rmqpy.dledger.node import Node
+from rmqpy.dledger.protocol import push_binary
 from rmqpy.dledger.protocol.json_bodies import RESPONSE_FRAME_CODE
 from rmqpy.dledger.protocol.push_text import granted_texts, taken_answer
 from rmqpy.dledger.state import PushGrant
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.ids import LedgerIndex
+from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.net.dledger.handshakes import PeerLink, PeerStatus
 from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
@@ -36,6 +37,7 @@ from rmqpy.remoting.frame import answer_frame
 from rmqpy.store.ledger.entry_store import EntryStore
 
 _PUSH: Final = int(RequestCode.PUSH)
+_PUSH_RUN: Final = int(RequestCode.RMQPY_PUSH_RUN)
 
 
 class PushFastPath:
@@ -54,12 +56,16 @@ class PushFastPath:
         self._grant: PushGrant | None = None
         self._leader: PeerLink | None = None
         """The link to the leader; None if no push is granted."""
+        self._term = Term(-1)
         self._answer = b""
         self._changes = self._generation = -1
 
     def take(self, channel: Channel, command: RemotingCommand) -> bool:
         """Stage a granted push. Return False, without any effect, for every other frame."""
-        if command.code != _PUSH or command.flag or command.serialize_type != SERIALIZE_JSON:
+        binary = command.code == _PUSH_RUN
+        if not (binary or command.code == _PUSH):
+            return False
+        if command.flag or command.serialize_type != SERIALIZE_JSON:
             return False
         node, taker = self._node, self._taker
         if taker is None:
@@ -72,13 +78,17 @@ class PushFastPath:
         if not self._admits(channel):
             return False
         self._staging.forget_recent()
-        taken = taker.take(command.body)
+        taken = taker.take_run(command.body) if binary else taker.take(command.body)
         if taken is None:
             return False
         first, count, commit_index = taken
         last = first + count - 1
         node.on_appended(LedgerIndex(last), commit_index)
-        body = self._answer % (self._entries.begin_index, count, last, first)
+        begin = self._entries.begin_index
+        if binary:
+            body = push_binary.taken_answer(self._term, first, begin, last, count)
+        else:
+            body = self._answer % (begin, count, last, first)
         self.receipts.append((channel, answer_frame(RESPONSE_FRAME_CODE, command.opaque, body)))
         return True
 
@@ -93,5 +103,6 @@ class PushFastPath:
         self._leader = None if grant is None else self._links[grant.leader_id]
         if grant is not None and grant != self._grant:
             self._grant = grant
-            taker.allow(*granted_texts(grant), grant.term)
+            taker.allow(*granted_texts(grant), push_binary.granted_names(grant), grant.term)
+            self._term = grant.term
             self._answer = taken_answer(grant.group, grant.term)

@@ -14,7 +14,7 @@ from attrs import define, evolve, field
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.dledger.member import Membership
 from rmqpy.dledger.node import Acknowledged, Received, Reply
-from rmqpy.dledger.protocol.json_bodies import RESPONSE_FRAME_CODE, encode
+from rmqpy.dledger.protocol.json_bodies import RESPONSE_FRAME_CODE, encode_answer
 from rmqpy.dledger.protocol.messages import (
     RESPONSES,
     AppendEntryResponse,
@@ -185,9 +185,8 @@ class PeerReplies:
 
 
 def _answer(command: RemotingCommand, response: Response) -> bytes:
-    return encode_command(
-        RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=encode(response))
-    )
+    body = encode_answer(command.code, response)
+    return encode_command(RemotingCommand.response_to(command, RESPONSE_FRAME_CODE, body=body))
 
 
 def not_permitted(command: RemotingCommand) -> bytes:

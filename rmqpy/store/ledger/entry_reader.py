@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rmqpy.codec.backend import encode_run, scan_records
+from rmqpy.codec.backend import read_run, scan_records
 from rmqpy.codec.entry import EntryHeader, IndexUnit, decode_entry_header, encode_index_unit
 from rmqpy.codec.entry_batch import RunSpan
 from rmqpy.codec.errors import InvalidRecordError
@@ -142,13 +142,13 @@ class EntryReader:
         found = self._read_continuation(first, last, size_max)
         if found is None:
             view, position = self._view_of(first, last), self._unit(first).position
-            found = encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
+            found = read_run(view, first, position, count_max=last - first + 1, size_max=size_max)
         if found is None:
             return (Entry(*self.entry(first)),)
-        span, text = found
+        span, data = found
         end = span.first_position + span.size
         self._note_end(span.first_index + span.count - 1, Term(span.last_term), end)
-        return EntryRun(span, text=text)
+        return EntryRun(span, data)
 
     def _note_end(self, index: int, term: Term, end: int) -> None:
         """Record term and end of the last entry of a run that was read or written."""
@@ -170,7 +170,7 @@ class EntryReader:
             return None
         position = previous[1]
         view = file.view[position - file.first_offset : file.wrote_position]
-        return encode_run(view, first, position, count_max=last - first + 1, size_max=size_max)
+        return read_run(view, first, position, count_max=last - first + 1, size_max=size_max)
 
     def term_of(self, index: int) -> Term:
         """Return the term of a stored entry. Raises IndexError outside begin..end."""
