@@ -2,7 +2,7 @@
 
 Messages, queue offsets, body CRCs, and consumer progress stay. So do physical offsets, except that
 the first message of each DLedger file moves down by 48. The headers of the entries are absorbed by
-one reserved property per message (:mod:`rmqpy.upgrade.plan.reframe`). Every member gets the same
+one reserved property per message (:mod:`rmqpy.codec.reframe`). Every member gets the same
 tables: any of them may be the master afterwards, whose tables the others take over, and a follower
 may have been stopped before it had the last changes of its leader. The log is first cut at an
 index, the same on all members (:func:`rmqpy.upgrade.checks.ledger.agreed_index`); consume queues,

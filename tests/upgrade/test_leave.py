@@ -16,6 +16,7 @@ from harness.upgrade import LeaveOptions, MakeUpgradeRig, UpgradeRig, plan_leave
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import MESSAGE_MAGIC_V2
 from rmqpy.codec.message import decode_message
+from rmqpy.codec.reframe import covered_entries, strip_reserved
 from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import INNER_BATCH
 from rmqpy.model.ids import QueueOffset
@@ -24,7 +25,6 @@ from rmqpy.upgrade.plan.engine import apply_plan, finalize, roll_back
 from rmqpy.upgrade.plan.journal import ROLLED_BACK, ROLLING_BACK, load_journal
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.plan import Plan
-from rmqpy.upgrade.plan.reframe import covered_entries, strip_reserved
 
 QueueRecords = dict[tuple[str, int], list[bytes]]
 Kept = tuple[int, QueueOffset, int, bytes, str, bytes, int, int, int, int]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from harness.upgrade import GOLDEN_SIZES, LeaveOptions, log_of, plan_leave, tree_of
 
+from rmqpy.codec.reframe import RESERVED_PROPERTY
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
@@ -19,7 +20,6 @@ from rmqpy.upgrade.checks.ledger import agreed_index, read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan, roll_back
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
-from rmqpy.upgrade.plan.reframe import RESERVED_PROPERTY
 
 STORES = ["C-upgraded-v497", "D-dledger-v497"]
 MEMBERS = ["n0", "n1", "n2"]

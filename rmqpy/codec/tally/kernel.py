@@ -32,7 +32,7 @@ RECONSUMETIMES, BODYLENGTH and the set of its properties, except those that cont
 location), ``place`` its location (PHYSICALOFFSET, PREPAREDTRANSACTIONOFFSET). ``mapped`` is the
 same as ``place`` after both offsets are mapped to those of a classic log: the first record of a
 DLedger file, at position 48, moves to the start of the file, and offsets that lead to it do too
-(:mod:`rmqpy.upgrade.plan.reframe`). No record of a classic log is at position 48, so the mapping
+(:mod:`rmqpy.codec.reframe`). No record of a classic log is at position 48, so the mapping
 leaves classic logs as they are. All are 64-bit sums over a bucket of ``1 << BUCKET_SHIFT`` queue
 offsets; messages without a queue offset are summed in bucket -1.
 """

@@ -20,6 +20,7 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.message import decode_message
+from rmqpy.codec.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.quorum import is_quorum
@@ -30,7 +31,6 @@ from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.ledger.entry_recovery import DATA_SIZE_KEY
 from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
-from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
 
 
 class EntryView(Protocol):

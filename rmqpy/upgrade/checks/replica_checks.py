@@ -16,6 +16,7 @@ from rmqpy.audit.replicas.table_comparison import (
 )
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
+from rmqpy.codec.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
 from rmqpy.upgrade.checks.config_checks import (
     INDEX_SIZE_KEYS,
     QUEUE_SIZE_KEY,
@@ -23,7 +24,6 @@ from rmqpy.upgrade.checks.config_checks import (
 )
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.checks.tables import consumer_offsets
-from rmqpy.upgrade.plan.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
 from rmqpy.upgrade.plan.survey import Survey
 
 HOUR_MS = 3_600_000

@@ -12,6 +12,7 @@ from attrs import define
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import CHECKPOINT_SIZE
+from rmqpy.codec.reframe import DataFile, Piece, edits_of, pieces_of
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
@@ -37,7 +38,6 @@ from rmqpy.upgrade.plan.operations import (
     Write,
 )
 from rmqpy.upgrade.plan.plan import NodePlan
-from rmqpy.upgrade.plan.reframe import DataFile, Piece, edits_of, pieces_of
 from rmqpy.upgrade.plan.stage import TWINS, Stage
 from rmqpy.upgrade.plan.undo import RANGE_BYTES
 from rmqpy.upgrade.steps.cut_entries import cut_after
@@ -143,11 +143,10 @@ class _LeavePlanner:
                 f"{self._paths.root} holds no DLedger data, so there is nothing to leave"
             )
         kept, ops = self._cut()
-        moved_to = kept[-1].base_offset + kept[-1].content_end if kept else self.ledger.base_offset
         twins = self._twins(kept)
         for entry_file in kept:
             if entry_file.base_offset not in twins:
-                ops += self._reframe(entry_file, moved_to)
+                ops += self._reframe(entry_file)
         ops += self._move_files(kept, twins)
         ops += self._derived(twins)
         checkpoint = self._checkpoint(kept)
@@ -169,12 +168,11 @@ class _LeavePlanner:
         why = f"entries after {index} were never acknowledged"
         return cut_after(self.context.files, self.ledger, index, self.keep_folder, why)
 
-    def _reframe(self, entry_file: EntryFile, moved_to: int) -> list[Op]:
+    def _reframe(self, entry_file: EntryFile) -> list[Op]:
         end = entry_file.size if entry_file.closed else entry_file.content_end
         file = self._open(entry_file)
         try:
-            base = self.ledger.base_offset
-            data = DataFile(file.view, entry_file.base_offset, end, base, moved_to)
+            data = DataFile(file.view, entry_file.base_offset, end)
             progress = self.context.progress("planning")
             progress.expect(data.size)
             ops = []
@@ -201,8 +199,6 @@ class _LeavePlanner:
             after=digest_of(content),
             base_offset=data.base_offset,
             content_end=data.end,
-            moved_from=data.moved_from,
-            moved_to=data.moved_to,
             undo_bytes=undo_bytes,
         )
 
@@ -220,10 +216,7 @@ class _LeavePlanner:
         if self.fetched is not None:
             return {}
         unchanged = (each for each in kept if each in self.ledger.files)
-        found = (
-            (each.base_offset, twin_of(self.context, each, self.ledger.base_offset))
-            for each in unchanged
-        )
+        found = ((each.base_offset, twin_of(self.context, each)) for each in unchanged)
         return {offset: md5 for offset, md5 in found if md5 is not None}
 
     def _move_files(self, kept_files: list[EntryFile], twins: dict[int, str]) -> list[Op]:

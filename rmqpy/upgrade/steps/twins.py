@@ -12,13 +12,13 @@ import hashlib
 from rmqpy.audit.checks.learned_runner import learn_log_file
 from rmqpy.audit.facts.learned import MD5, TWIN
 from rmqpy.audit.facts.small_files import read_table
+from rmqpy.codec.reframe import DataFile, edits_of, pieces_of
 from rmqpy.store.files.mapped_files import file_name
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.upgrade.checks.ledger import EntryFile, Ledger, read_ledger
 from rmqpy.upgrade.plan import derive
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.pace import Pace
-from rmqpy.upgrade.plan.reframe import DataFile, edits_of, pieces_of
 from rmqpy.upgrade.plan.stage import TWINS, Stage, learned_of
 from rmqpy.upgrade.steps.staging import build_staged, work_of
 
@@ -26,6 +26,11 @@ __all__ = ["derived_base", "known_ledger", "stage_twins", "twin_of"]
 
 PIECE_BYTES = 4 << 20
 """The number of bytes that are converted at a time."""
+
+ALL_MOVE = 0
+"""The offset from which messages move. Earlier versions noted the start of the entries here, and
+left references to older messages as they were.
+"""
 
 
 def known_ledger(node: NodeContext) -> Ledger:
@@ -47,9 +52,9 @@ def stage_twins(node: NodeContext, ledger: Ledger, pace: Pace) -> int:
     twins: dict[int, str] = {}
     total = 0
     for each in closed:
-        md5 = twin_of(node, each, ledger.base_offset)
+        md5 = twin_of(node, each)
         if md5 is None:
-            md5 = _make(node, stage, each, ledger.base_offset, pace)
+            md5 = _make(node, stage, each, pace)
         if md5 is None:
             break
         twins[each.base_offset] = md5
@@ -59,16 +64,13 @@ def stage_twins(node: NodeContext, ledger: Ledger, pace: Pace) -> int:
     return total
 
 
-def twin_of(node: NodeContext, entry_file: EntryFile, base_offset: int) -> str | None:
-    """Return the MD5 sum of the twin of a file, or None if it has no valid one.
-
-    ``base_offset`` is where the entries of the log begin: offsets of earlier messages stay.
-    """
+def twin_of(node: NodeContext, entry_file: EntryFile) -> str | None:
+    """Return the MD5 sum of the twin of a file, or None if it has no valid one."""
     learned = learned_of(node)
     if learned is None or not entry_file.closed:
         return None
     value = learned.known(entry_file.path, TWIN)
-    if value is None or value["base_offset"] != base_offset:
+    if value is None or value["base_offset"] != ALL_MOVE:
         return None
     path = Stage(node.files, node.root, TWINS).path(file_name(entry_file.base_offset))
     if not node.files.exists(path) or learned.known_md5(path) != value["md5"]:
@@ -77,9 +79,7 @@ def twin_of(node: NodeContext, entry_file: EntryFile, base_offset: int) -> str |
     return md5
 
 
-def _make(
-    node: NodeContext, stage: Stage, entry_file: EntryFile, base_offset: int, pace: Pace
-) -> str | None:
+def _make(node: NodeContext, stage: Stage, entry_file: EntryFile, pace: Pace) -> str | None:
     """Write the twin of a file; return its MD5 sum, or None if the file is not what it was."""
     files, learned = node.files, learned_of(node)
     assert learned is not None, "prepare has created the folder"
@@ -91,8 +91,7 @@ def _make(
     twin = files.open(stage.incoming, size=entry_file.size)
     digest = hashlib.md5(usedforsecurity=False)
     try:
-        end = entry_file.base_offset + entry_file.size
-        data = DataFile(source.view, entry_file.base_offset, entry_file.size, base_offset, end)
+        data = DataFile(source.view, entry_file.base_offset, entry_file.size)
         for piece in pieces_of(data, PIECE_BYTES):
             content = bytearray(data.view[piece.start : piece.end])
             for edit in edits_of(data, piece):
@@ -117,7 +116,7 @@ def _make(
         return None
     md5 = digest.hexdigest()
     learned.keep(path, MD5, {"valid": None, "md5": md5, "valid_md5": md5}, identity)
-    learned.keep(entry_file.path, TWIN, {"md5": md5, "base_offset": base_offset}, before)
+    learned.keep(entry_file.path, TWIN, {"md5": md5, "base_offset": ALL_MOVE}, before)
     return md5
 
 

@@ -11,11 +11,11 @@ from attrs import define
 
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
+from rmqpy.codec.reframe import OFFSET_MAX, DataFile, Edit, Piece, edits_of
 from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.upgrade.plan import undo
 from rmqpy.upgrade.plan.node_context import ABSENT, CHUNK, NodeContext, digest_of, range_digest
 from rmqpy.upgrade.plan.operations.operation import Op, OpState
-from rmqpy.upgrade.plan.reframe import DataFile, Edit, Piece, edits_of
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -199,13 +199,15 @@ class Fetch(Patch):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Reframe(Patch):
-    """Entries of a file become classic records; messages between the two offsets move."""
+    """Entries of a file become classic records. ``moved_from`` and ``moved_to`` limit the offsets
+    of messages that move in plans of earlier versions.
+    """
 
     kind: ClassVar[str] = "reframe"
     base_offset: int
     content_end: int
-    moved_from: int
-    moved_to: int
+    moved_from: int = 0
+    moved_to: int = OFFSET_MAX
     undo_bytes: int = -1
     """The number of bytes that are overwritten; -1 in plans of earlier versions."""
 

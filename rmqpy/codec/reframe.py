@@ -49,6 +49,8 @@ PROPERTIES_MAX_BEFORE_FIRST: Final = layout.REVERSIBLE_PROPERTIES_MAX
 value applies to the first record of a file.
 """
 
+OFFSET_MAX: Final = (1 << 63) - 1
+
 CHECKSUM_HEAD: Final = b"__CRC32#\x01"
 CHECKSUM_SIZE: Final = 20
 """The checksum property of 5.x: name, separator, ten digits (lowest first), separator."""
@@ -69,18 +71,19 @@ class Edit:
 
 @define(slots=True, frozen=True)
 class DataFile:
-    """A data file: its bytes, the offset of the first byte, and which offsets move by 48.
+    """A data file: its bytes and the offset of the first byte.
 
     ``view`` covers the whole file. ``end`` is the position after the last entry that is converted,
-    or the file's end if a filler closes it. The offsets of all converted messages, in all files,
-    are in ``[moved_from, moved_to)``.
+    or the file's end if a filler closes it. Offsets of messages outside of
+    ``[moved_from, moved_to)`` stay, as plans of earlier versions demand: they left references to
+    half messages whose file has expired as they were, so the result depended on the oldest file.
     """
 
     view: memoryview
     base_offset: int
     end: int
-    moved_from: int
-    moved_to: int
+    moved_from: int = 0
+    moved_to: int = OFFSET_MAX
 
     @property
     def size(self) -> int:
@@ -91,7 +94,9 @@ class DataFile:
         return self.view[: self.end]
 
     def new_offset(self, offset: int) -> int:
-        """Return the offset in the new log of the message at ``offset`` of the old one."""
+        """Return the offset in the new log of the message at ``offset`` of the old one. No record
+        of a classic log is at position 48, because a record before it would have to fit there.
+        """
         if not self.moved_from <= offset < self.moved_to:
             return offset
         return offset - _HEADER if offset % self.size == _HEADER else offset
