@@ -8,8 +8,9 @@ report acknowledges nothing. :func:`dial` opens a connection to a master; its ca
 decides when, and to which master.
 
 Invariants: at most ``ROOM_BYTES`` wait for one slave, less if more slaves share
-``ROOM_BYTES_ALL``, and a loop turn sends each slave at most that much; at most ``SLAVES_MAX``
-connections are open; ``ended`` of a dialled connection is called exactly once.
+``ROOM_BYTES_ALL``; a loop turn sends all slaves together about ``turn_bytes``, and the rest in the
+next turns, in the order in which they had their last turn; at most ``SLAVES_MAX`` connections are
+open; ``ended`` of a dialled connection is called exactly once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
 from rmqpy.net.server.server import Listener, ListenerSecurity, allow_all, listen_fault
 from rmqpy.net.tls import TlsContext, adopt
-from rmqpy.store.files.lost_pages import LostPagesError
 from rmqpy.store.files.watermark import Watermark
 
 ROOM_BYTES: Final = 1 << 20
@@ -46,7 +46,8 @@ logger = logging.getLogger(__name__)
 class StreamedLog(Protocol):
     """The log that a master streams, up to ``confirm_offset``. ``written`` announces new bytes."""
 
-    written: Watermark
+    @property
+    def written(self) -> Watermark: ...
 
     @property
     def min_offset(self) -> PhysicalOffset: ...
@@ -74,7 +75,7 @@ class HaServer:
     """The replication port of a master. Await ``listen`` once, and ``close`` at the end.
 
     ``knows`` returns whether an address belongs to a slave of the group; call ``count_again`` when
-    its answers have changed.
+    its answers have changed. ``turn_bytes`` limits what a loop turn reads from the log.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class HaServer:
         scheduler: AsyncioScheduler,
         security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
         knows: Callable[[str], bool] = allow_all,
+        turn_bytes: int = ROOM_BYTES_ALL,
     ) -> None:
         self.log = log
         self.knows = knows
+        self.turn_bytes = turn_bytes
         self.security = security
         self.settings = settings
         self.scheduler = scheduler
@@ -97,6 +100,8 @@ class HaServer:
         self._server: Listener | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._slaves: set[_Slave] = set()
+        self._due: dict[_Slave, None] = {}
+        """The slaves that may have something to receive, in the order of their turns."""
         self._is_subscribed = False
         self._planned = False
         self._timer: asyncio.TimerHandle | None = None
@@ -111,6 +116,11 @@ class HaServer:
     def has_slaves(self) -> bool:
         """True if a slave of the group has reported."""
         return any(slave.counts and slave.link.next_offset is not None for slave in self._slaves)
+
+    @property
+    def is_connected(self) -> bool:
+        """True if a peer is connected, a slave of the group or not."""
+        return bool(self._slaves)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
         """Listen on the address and return it. Raises ConfigError if it cannot be bound."""
@@ -196,16 +206,27 @@ class HaServer:
 
     def leave(self, slave: _Slave) -> None:
         self._slaves.discard(slave)
+        self._due.pop(slave, None)
 
-    def _grown(self, _end: int) -> None:
-        if self._slaves and not self._planned:
+    def plan(self, slaves: Iterable[_Slave]) -> None:
+        """Continue with these slaves in the next loop turns."""
+        self._due.update(dict.fromkeys(slaves))
+        if self._due and not self._planned:
             self._planned = True
             self.scheduler.call_soon(self._pump)
 
+    def _grown(self, _end: int) -> None:
+        self.plan(self._slaves)
+
     def _pump(self) -> None:
         self._planned = False
-        for slave in list(self._slaves):
-            slave.pump()
+        left_bytes = self.turn_bytes
+        for slave in list(self._due):
+            if left_bytes <= 0:
+                break
+            self._due.pop(slave, None)
+            left_bytes -= slave.pump(left_bytes)
+        self.plan(())
 
     def _tick(self) -> None:
         self._timer = self.scheduler.call_later(TICK_MS, self._tick)
@@ -213,7 +234,7 @@ class HaServer:
         for slave in list(self._slaves):
             slave.link.tick(now_ms)
             slave.count()
-            slave.pump()
+        self.plan(self._slaves)
 
 
 class _Slave(asyncio.Protocol):
@@ -223,7 +244,6 @@ class _Slave(asyncio.Protocol):
         self._server = server
         self._scheduler = server.scheduler
         self._transport: asyncio.Transport | None = None
-        self._planned = False
         self._room_bytes = 0
         self._address = "?"
         self._host = ""
@@ -261,10 +281,11 @@ class _Slave(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.link.receive(data, self._scheduler.monotonic_ms())
-        self.pump()
+        self.pump(0)
+        self._server.plan((self,))
 
     def resume_writing(self) -> None:
-        self.pump()
+        self._server.plan((self,))
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self._transport is not None:
@@ -272,26 +293,26 @@ class _Slave(asyncio.Protocol):
             self._server.leave(self)
             logger.info("slave %s disconnected%s", self._address, _because(self.link.closed))
 
-    def pump(self) -> None:
-        """Carry out the actions of the link once. The remainder is scheduled for the next turn."""
+    def pump(self, max_bytes: int) -> int:
+        """Carry out the actions of the link once, and return the number of bytes sent, about
+        ``max_bytes`` at most. What remains is planned for a later turn.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
-            return
+            return 0
         room_bytes = self._server.room_bytes
         if room_bytes != self._room_bytes:
             self._room_bytes = room_bytes
             transport.set_write_buffer_limits(high=room_bytes, low=room_bytes // 2)
-        free_bytes = room_bytes - transport.get_write_buffer_size()
-        if free_bytes <= 0:
-            return
+        free_bytes = min(room_bytes - transport.get_write_buffer_size(), max_bytes)
         self.link.log_grown(self._server.range(), self._scheduler.monotonic_ms())
         try:
-            ready = self.link.take_ready(free_bytes)
-        except LostPagesError as error:
+            ready = self.link.take_ready(max(0, free_bytes))
+        except StoreError as error:
             self.abort(str(error))
-            return
+            return 0
         if ready is None:
-            return
+            return 0
         if ready.send:
             transport.writelines(ready.send)
         if ready.acknowledged is not None and self.counts:
@@ -300,21 +321,13 @@ class _Slave(asyncio.Protocol):
             self._server.note_refused(self._address, ready.close)
             self.abort(ready.close)
         elif (self.link.next_offset or 0) < self._server.log.confirm_offset:
-            self._plan()
+            self._server.plan((self,))
+        return sum(map(len, ready.send))
 
     def abort(self, reason: str) -> None:
         if self._transport is not None and not self._transport.is_closing():
             logger.warning("slave %s: connection closed: %s", self._address, reason)
             self._transport.abort()
-
-    def _plan(self) -> None:
-        if not self._planned:
-            self._planned = True
-            self._scheduler.call_soon(self._continue)
-
-    def _continue(self) -> None:
-        self._planned = False
-        self.pump()
 
 
 # ------------------------------------------------------------------------------------ the slave

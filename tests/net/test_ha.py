@@ -355,3 +355,32 @@ def test_an_address_that_is_not_allowed_receives_nothing(in_loop: InLoop) -> Non
         await server.close()
 
     in_loop(main)
+
+
+def test_a_loop_turn_reads_a_limited_part_of_the_log(in_loop: InLoop) -> None:
+    """However many slaves follow: a log whose bytes are computed must not stop the broker."""
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        log = MemoryLog(bytes(range(256)) * (FILE // 256) * 20)
+        reads: list[int] = []
+        read = log.read
+
+        def counted(offset: PhysicalOffset, size: int) -> memoryview:
+            reads.append(size)
+            return read(offset, size)
+
+        log.read = counted  # type: ignore[method-assign]
+        server = HaServer(log, SETTINGS, scheduler, turn_bytes=40_000)
+        address = await server.listen("127.0.0.1", 0)
+        slaves = [MemorySlave(begin_at=0) for _ in range(5)]
+        connections = [dial(address, slave, scheduler) for slave in slaves]
+        while any(len(slave.data) < len(log.data) for slave in slaves):
+            reads.clear()
+            await asyncio.sleep(0)  # one turn of the loop
+            assert sum(reads) <= 40_000 + SETTINGS.transfer_batch_size
+        assert all(slave.data == log.data for slave in slaves)
+        for connection in connections:
+            connection.close()
+        await server.close()
+
+    in_loop(main)
