@@ -182,6 +182,9 @@ class StoreSettings:
     ha_fetch_from_beginning: bool = key("haFetchFromBeginning", False,
         doc="rmqpy only: a slave with an empty store fetches all files of its master, not only "
             "the last one.")
+    ha_serve_entries: bool = key("haServeEntries", False,
+        doc="rmqpy only: a member of a DLedger group opens the port of classic replication, and "
+            "serves committed entries as a classic log, so that slaves can follow the group.")
     ha_slave_fallbehind_max: int = key("haSlaveFallbehindMax", 256 << 20, unit="bytes",
         runtime=True, doc="SYNC_MASTER: a slave that lags by more does not count as available.")
     broker_role: BrokerRole = key("brokerRole", BrokerRole.ASYNC_MASTER,  # noqa: RUF009

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, fields
 
+from rmqpy.model.flags import TRANSACTION_ROLLBACK
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.model.names import LEADER_MARKER_TOPIC
 
 Host = tuple[bytes, int]
 """A socket address as a record stores it: packed IP (4 or 16 bytes) and port."""
@@ -34,6 +36,20 @@ class OutgoingMessage:
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
     wait_store_ok: bool = True
+
+
+def marker(text: str, host: Host, now_ms: int) -> OutgoingMessage:
+    """Return a message that no consumer receives: its record has no queue unit and no key."""
+    return OutgoingMessage(
+        topic=LEADER_MARKER_TOPIC.encode(),
+        queue_id=0,
+        body=text.encode(),
+        properties=b"",
+        sys_flag=TRANSACTION_ROLLBACK,
+        born_timestamp_ms=now_ms,
+        born_host=host,
+        store_host=host,
+    )
 
 
 class _DecodedLater:

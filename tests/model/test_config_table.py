@@ -91,6 +91,7 @@ def default_text(facts: KeyFacts) -> str | None:
 
 OWN_STORE_KEYS = (
     "haFetchFromBeginning",
+    "haServeEntries",
     "rmqpyAcceptUnreadData",
     "rmqpyAcceptUnverifiedPeers",
     "rmqpyCertificate",
@@ -140,6 +141,7 @@ def test_a_recorded_broker_configuration_is_loaded_and_printed() -> None:
     printed = {**effective_values(loaded.configuration), **loaded.unknown}
     assert {name: printed.pop(name) for name in OWN_STORE_KEYS if name in printed} == {
         "haFetchFromBeginning": "false",
+        "haServeEntries": "false",
         "rmqpyAcceptUnreadData": "false",
         "rmqpyAcceptUnverifiedPeers": "false",
         "rmqpyRefuseBlockingLeave": "false",

@@ -18,6 +18,7 @@ from rmqpy.broker.replication.group_status import GroupStatusProcessor
 from rmqpy.broker.replication.role import GroupRole, RoleChange
 from rmqpy.config.loading import BrokerConfiguration, FlushDiskType, StoreSettings
 from rmqpy.dledger.member import Membership, RaftOptions, RandomBelow
+from rmqpy.dledger.state import Role
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.dledger.admission import PeerAdmission
@@ -31,6 +32,7 @@ from rmqpy.store.message_store import MessageStore
 class DLedgerDependencies:
     """The dependencies of a member. ``network`` carries the requests to other members,
     ``rng(n)`` returns a random number below n, and ``tick_ms`` is the period of the state loop.
+    ``on_role`` is called with every new role of the core.
     ``serves_client`` returns whether DLedger's own clients at an address may read and append;
     ``admission`` decides which connections speak for members; ``is_open`` returns whether there is
     a connection to an address.
@@ -39,6 +41,7 @@ class DLedgerDependencies:
     scheduler: Scheduler
     network: Network
     rng: RandomBelow
+    on_role: Callable[[Role], None] = lambda _role: None
     serves_client: Callable[[str], bool] = lambda _address: True
     admission: PeerAdmission = field(factory=PeerAdmission)
     is_open: Callable[[str], bool] = lambda _address: True
@@ -63,6 +66,11 @@ def start_dledger_member(
     )
     membership = membership_of(settings)
     role = GroupRole(change, log.entries, deps.scheduler, slave_id_of(membership.self_id))
+
+    def changed(new: Role) -> None:
+        role.changed(new)
+        deps.on_role(new)
+
     metadata = MetadataReadyCheck(broker.metadata_sync, broker.tables.topics)
     metadata.start(store)
     driver = DLedgerDriver(
@@ -74,7 +82,7 @@ def start_dledger_member(
             scheduler=deps.scheduler,
             network=deps.network,
             store_host=broker.identity.store_host,
-            on_role=role.changed,
+            on_role=changed,
             flush=broker.log_flusher.begin,
             on_excluded=broker.identity.note_diverged,
             vouch=PeerCertificateCheck.of(store, lambda: driver.introduce()),

@@ -13,11 +13,13 @@ from attrs import evolve
 
 from rmqpy.broker.assembly.addresses import is_local
 from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
+from rmqpy.broker.assembly.slave_port import SlavePort
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.replication.access import GroupAddresses
 from rmqpy.broker.replication.group_secret import group_secret
 from rmqpy.broker.replication.group_status import status_of
 from rmqpy.config.loading import BrokerConfiguration
+from rmqpy.dledger.state import Role
 from rmqpy.model.codes import ResponseCode
 from rmqpy.net.client import ClientLimits, RemotingClient
 from rmqpy.net.connection import ConnectionLimits
@@ -98,7 +100,10 @@ class DLedgerMember:
             ListenerSecurity(tls.server, self._addresses.allows),
         )
         self.server.turns.unsent = unsent
+        self._tls = tls
         self._driver: DLedgerDriver | None = None
+        self.slave_port: SlavePort | None = None
+        """The port for classic slaves, after :meth:`join`, with ``haServeEntries``."""
 
     @property
     def driver(self) -> DLedgerDriver:
@@ -121,6 +126,8 @@ class DLedgerMember:
     def join(self, broker: Broker, store: MessageStore) -> None:
         """Create the driver, which is not started, for the DLedger log that ``store`` has now."""
         configuration = self._configuration
+        if configuration.store.ha_serve_entries:
+            self.slave_port = SlavePort(broker, store, self._scheduler, self._tls)
         admission = PeerAdmission(self._addresses.knows, group_secret(configuration.store))
         self._driver = self._port.driver = start_dledger_member(
             broker,
@@ -129,6 +136,7 @@ class DLedgerMember:
                 scheduler=self._scheduler,
                 network=self.network,
                 rng=random.SystemRandom().randrange,
+                on_role=self._changed,
                 serves_client=(
                     self._addresses.knows if configuration.broker.acl_enable else allow_all
                 ),
@@ -139,9 +147,15 @@ class DLedgerMember:
         broker.replication.register_report(self._addresses.runtime_info)
         broker.replication.register_report(admission.runtime_info)
 
+    def _changed(self, role: Role) -> None:
+        if self.slave_port is not None:
+            self.slave_port.changed(role)
+
     def status(self) -> Mapping[str, object]:
         return status_of(self.driver)
 
     async def close(self) -> None:
+        if self.slave_port is not None:
+            await self.slave_port.close()
         await self.server.close()
         await self.network.close()

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
     from rmqpy.broker.assembly.group_member import DLedgerMember
     from rmqpy.broker.assembly.metrics import MetricsPage
+    from rmqpy.broker.assembly.slave_port import SlavePort
 
 logger = logging.getLogger(__name__)
 
@@ -230,7 +231,8 @@ class BrokerRuntime:
 
             return DLedgerMember(configuration, self._scheduler, tls, unsent)
 
-        running = _Running(store, broker, network, (main, fast), group)
+        host = _replication_host(configuration, addresses)
+        running = _Running(store, broker, network, (main, fast), group, host)
         running.page = _metrics_page(broker, running.member_status, unsent)
         if group is None:
             running.member = make_member(configuration)
@@ -305,17 +307,29 @@ class _Running:
     servers: tuple[RemotingServer, RemotingServer]
     """The servers of the main port and of the fast port."""
     group: HaGroup | None
+    replication_host: str
+    """The address that the port for slaves listens on."""
     member: DLedgerMember | None = None
     page: MetricsPage | None = None
     switch: LiveSwitch | None = None
+    listening: asyncio.Future[None] | None = None
+    """Keeps the task alive that opens the port for slaves after a switch."""
 
     def member_status(self) -> Mapping[str, object]:
         """Return the status of a member of a DLedger group; empty outside of a group."""
         return {} if self.member is None else self.member.status()
 
     def joined(self, member: DLedgerMember) -> None:
-        """Record that the broker has become a member."""
+        """Record that the broker has become a member, and serve slaves on the same port again."""
         self.member = member
+        if member.slave_port is not None:
+            self.listening = asyncio.ensure_future(self._serve_slaves(member.slave_port))
+
+    async def _serve_slaves(self, port: SlavePort) -> None:
+        try:
+            await port.listen(self.replication_host)
+        except ConfigError as error:
+            logger.error("classic slaves cannot follow this member until a restart: %s", error)
 
     async def open_sockets(self, configuration: BrokerConfiguration, addresses: Addresses) -> None:
         main, fast = self.servers
@@ -323,8 +337,10 @@ class _Running:
         await fast.listen(addresses.bind, self.broker.identity.fast_port)
         if self.member is not None:
             await self.member.listen(addresses.bind)
+            if self.member.slave_port is not None:
+                await self.member.slave_port.listen(self.replication_host)
         if self.group is not None:
-            await self.group.listen(_replication_host(configuration, addresses))
+            await self.group.listen(self.replication_host)
         if self.page is not None:
             where = parse_address(configuration.remoting.metrics_listen_address or "")
             logger.info("metrics at http://%s/metrics", await self.page.listen(*where))

@@ -128,8 +128,12 @@ class MasterLogCheck:
             theirs = lines.get(key, own)
             if theirs != own:
                 return f"its {key} is {theirs}, here it is {own}: all brokers of a group must agree"
-        if lines.get("enableDLegerCommitLog") == "true":
-            return "it is a member of a DLedger group, which has no slaves of this kind"
+        is_member = lines.get("enableDLegerCommitLog") == "true"
+        if is_member and lines.get("haServeEntries") != "true":
+            return (
+                "it is a member of a DLedger group, which serves slaves only with"
+                " haServeEntries=true; set that on its members and restart them one by one"
+            )
         if lines.get("brokerRole") == BrokerRole.SLAVE.value:
             if not identity.store.ha_master_address:
                 return "it is a slave itself"

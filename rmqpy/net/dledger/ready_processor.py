@@ -32,10 +32,8 @@ from rmqpy.dledger.protocol.messages import DLedgerResponseCode
 from rmqpy.dledger.state import Role
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import StoreError
-from rmqpy.model.flags import TRANSACTION_ROLLBACK
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.model.message import OutgoingMessage
-from rmqpy.model.names import LEADER_MARKER_TOPIC
+from rmqpy.model.message import marker
 from rmqpy.net.dledger.context import DriverDependencies
 from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
@@ -245,17 +243,8 @@ class ReadyProcessor:
         if proposal is None:
             return
         now_ms = self._deps.scheduler.now_ms()
-        draft = OutgoingMessage(
-            topic=LEADER_MARKER_TOPIC.encode(),
-            queue_id=0,
-            body=f"term {proposal.term} of {self._peers.membership.self_id}".encode(),
-            properties=b"",
-            sys_flag=TRANSACTION_ROLLBACK,
-            born_timestamp_ms=now_ms,
-            born_host=self._deps.store_host,
-            store_host=self._deps.store_host,
-        )
-        records = [encode_message(draft)]
+        text = f"term {proposal.term} of {self._peers.membership.self_id}"
+        records = [encode_message(marker(text, self._deps.store_host, now_ms))]
         self._entries.append(proposal.term, proposal.first_index, records, now_ms)
 
     def _append_for(self, append: ClientAppend) -> None:

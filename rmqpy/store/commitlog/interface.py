@@ -146,7 +146,16 @@ class CommitLog(Protocol):
         """Release files; nothing is written or flushed here."""
 
 
-def read_span(log: CommitLog, offset: int, size: int) -> bytes:
+class ReadableLog(Protocol):
+    """The part of a log that :func:`read_span` uses, as in :class:`CommitLog`."""
+
+    @property
+    def rows(self) -> Sequence[MappedFiles]: ...
+
+    def read(self, offset: PhysicalOffset, size: int) -> memoryview | None: ...
+
+
+def read_span(log: ReadableLog, offset: int, size: int) -> bytes:
     """Return the bytes ``[offset, offset+size)`` of the log as stored, across files. Raises
     KeyError if any of them is not readable.
     """

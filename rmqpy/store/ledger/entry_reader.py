@@ -80,7 +80,7 @@ class EntryReader:
         CorruptEntryError if it is damaged.
         """
         self._check_index(index)
-        unit = self._unit(index)
+        unit = self.unit(index)
         file = self._data.find(unit.position)
         if file is None:
             raise self._outside(index)
@@ -111,7 +111,7 @@ class EntryReader:
         """
         scan = scan_records(
             self._view_of(first, last)[:size_max],
-            self._unit(first).position,
+            self.unit(first).position,
             dledger=True,
             check_crc=True,
             max_records=last - first + 1,
@@ -124,14 +124,14 @@ class EntryReader:
         if first + whole <= last:  # The next entry is damaged, or cut off by the limit.
             self.entry(first + whole)
             whole += 1
-        end = self._unit(first + whole - 1)
-        return whole, end.position + end.size - self._unit(first).position
+        end = self.unit(first + whole - 1)
+        return whole, end.position + end.size - self.unit(first).position
 
     def _view_of(self, first: int, last: int) -> memoryview:
         """Return the bytes of these entries, as far as they are in the file of the first one."""
         self._check_index(first)
         self._check_index(last)
-        unit, end = self._unit(first), self._unit(last)
+        unit, end = self.unit(first), self.unit(last)
         file = self._data.find(unit.position)
         if file is None:
             raise self._outside(first)
@@ -141,7 +141,7 @@ class EntryReader:
     def _read_batch(self, first: int, last: int, size_max: int) -> Sequence[Entry]:
         found = self._read_continuation(first, last, size_max)
         if found is None:
-            view, position = self._view_of(first, last), self._unit(first).position
+            view, position = self._view_of(first, last), self.unit(first).position
             found = read_run(view, first, position, count_max=last - first + 1, size_max=size_max)
         if found is None:
             return (Entry(*self.entry(first)),)
@@ -176,25 +176,34 @@ class EntryReader:
         """Return the term of a stored entry. Raises IndexError outside begin..end."""
         self._check_index(index)
         known = self._read_ends.get(index)
-        return known[0] if known is not None else self._unit(index).term
+        return known[0] if known is not None else self.unit(index).term
 
     def is_awaiting_repair(self, offset: int) -> bool:
         """Return whether the record at ``offset`` belongs to a damaged entry that will be
         repaired.
         """
-        position, low, high = offset - ENTRY_HEADER_SIZE, self.begin_index, self.stored_index
+        position = offset - ENTRY_HEADER_SIZE
         try:
-            while low < high:
-                middle = LedgerIndex((low + high + 1) // 2)
-                if self._unit(middle).position <= position:
-                    low = middle
-                else:
-                    high = LedgerIndex(middle - 1)
-            if low >= 0 and self._unit(low).position == position:
-                self.entry(low)
+            if self.stored_index >= 0:
+                found = self.last_entry_to(position)
+                if found.position == position:
+                    self.entry(found.index)
         except CorruptEntryError as fault:
             return self._on_damage(fault)
         return False
+
+    def last_entry_to(self, position: int) -> IndexUnit:
+        """Return the unit of the last stored entry that starts at ``position`` or before it; that
+        of the first entry if there is none. Raises CorruptEntryError.
+        """
+        low, high = int(self.begin_index), int(self.stored_index)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.unit(middle).position <= position:
+                low = middle
+            else:
+                high = middle - 1
+        return self.unit(low)
 
     def is_body_start(self, offset: int) -> bool:
         """Return whether the record of an entry starts at ``offset`` (right after its header)."""
@@ -265,14 +274,14 @@ class EntryReader:
         known = self._read_ends.get(index)
         if known is not None:
             return known[1]
-        unit = self._unit(index)
+        unit = self.unit(index)
         return unit.position + unit.size
 
     def _check_index(self, index: int) -> None:
         if not self.begin_index <= index <= self.stored_index or index < 0:
             raise IndexError(f"entry {index} is outside {self.begin_index}..{self.stored_index}")
 
-    def _unit(self, index: int) -> IndexUnit:
+    def unit(self, index: int) -> IndexUnit:
         """Return the unit of a stored entry. Raises CorruptEntryError."""
         try:
             return self._index.unit(index)

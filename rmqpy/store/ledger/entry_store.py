@@ -312,7 +312,7 @@ class EntryStore(EntryReader):
         """
         if not 0 <= self.begin_index <= self.released_index <= self.committed_index:
             return False
-        return self._unit(self.committed_index).position >= self._data.first.end_offset
+        return self.unit(self.committed_index).position >= self._data.first.end_offset
 
     def release_through(self, index: int) -> None:
         """Record that the entries up to ``index`` have expired on the leader."""

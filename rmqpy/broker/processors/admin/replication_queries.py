@@ -16,14 +16,14 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import CompareLogRequestHeader
-from rmqpy.store.commitlog.interface import CommitLog, read_span
+from rmqpy.store.commitlog.interface import ReadableLog, read_span
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class LogCompareProcessor:
     """The processor of the COMPARE_LOG request."""
 
-    current_log: Callable[[], CommitLog]
+    current_log: Callable[[], ReadableLog]
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.RMQPY_COMPARE_LOG: self.compare}
