@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from time import perf_counter
 
 from simulator.invariants import InvariantViolationError
 from simulator.mutations import MUTATIONS
 from simulator.runner import FAMILIES, Result, cluster_of, find_mutations, run_seeds, silence_logs
+from simulator.seed_log import SeedLog, code_version
 
 ALL_SEEDS = 10_000
 MUTATION_SEEDS = 1_000
@@ -33,6 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--first", type=int, default=0, help="first seed (0)")
     parser.add_argument("--family", choices=sorted(FAMILIES), default="group")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="number of processes")
+    parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="append the result of each seed to FILE; skip the seeds that it has of this commit",
+    )
     parser.add_argument("--replay", type=int, metavar="SEED", help="show one seed in detail")
     parser.add_argument(
         "--mutations",
@@ -45,11 +53,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     seeds = range(options.first, options.first + (options.seeds or ALL_SEEDS))
-    start = perf_counter()
+    start, version = perf_counter(), code_version()
     results = _Totals()
-    for result in run_seeds(options.family, seeds, options.jobs):
+    log = SeedLog(options.log, version) if options.log is not None else None
+    done = {result.seed: result for result in log.known(options.family, seeds)} if log else {}
+    for result in done.values():
         results.add(result)
+    for result in run_seeds(
+        options.family, [seed for seed in seeds if seed not in done], options.jobs
+    ):
+        results.add(result)
+        if log is not None:
+            log.add(result)
     print(results.summary(options.family, perf_counter() - start))
+    print(f"seeds {seeds.start} to {seeds.stop - 1} at {version}, {len(done)} of them from the log")
     return 1 if results.failed else 0
 
 
