@@ -31,6 +31,7 @@ from typing import Final
 from aiohttp import web
 from attrs import define, field
 
+from rmqpy.broker.assembly.resource_limits import ResourceLimits
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.store_api import MessageReader
 from rmqpy.broker.processors.admin.runtime_info import RuntimeInfoProcessor
@@ -154,6 +155,7 @@ class Metrics:
     gate: SendGate
     replication: ReplicationStatus
     unsent: UnsentBytes
+    limits: ResourceLimits
     member_status: Callable[[], Mapping[str, object]]
     """Returns the status of a member of a DLedger group; empty outside of a group."""
 
@@ -299,6 +301,10 @@ class Metrics:
         yield "rmqpy_unsent_bytes", labels, float(self.unsent.total)
         yield "rmqpy_unread_pauses", labels, float(self.unsent.pauses)
         yield "rmqpy_unread_disconnects", labels, float(self.unsent.disconnected)
+        for limit in self.limits.found:
+            named = labels | {"limit": limit.name}
+            yield "rmqpy_limit_used", named, float(limit.used)
+            yield "rmqpy_limit", named, float(limit.maximum)
         if "dividedCommitlogOffset" in runtime:
             yield "rmqpy_divided_offset", labels, float(runtime["dividedCommitlogOffset"])
         yield "rmqpy_hidden_messages", labels, float(runtime.get("hiddenMessages", 0))

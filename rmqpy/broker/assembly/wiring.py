@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from rmqpy.broker.assembly.resource_limits import (
-    CHECK_PERIOD_MS,
-    QueueLimitWarning,
-    SystemLimits,
-)
+from rmqpy.broker.assembly.resource_limits import CHECK_PERIOD_MS, Demand, ResourceLimits
 from rmqpy.broker.assembly.server import BrokerServer, FastPort
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
@@ -150,6 +146,7 @@ class Broker:
     services: MasterServices
     fence: WriteFence
     settings: BrokerConfigProcessor
+    limits: ResourceLimits
 
     def start(self) -> None:
         """Start the periodic work and register. The ports may be open before or after."""
@@ -196,9 +193,8 @@ class Broker:
             self.queue_flusher.begin,
         )
         each("room", lambda: ROOM_PERIOD_MS, self._retry_full_disk)
-        limits = QueueLimitWarning(SystemLimits.read())
-        limits.check(self.store.queues.open_count)
-        each("limits", lambda: CHECK_PERIOD_MS, lambda: limits.check(self.store.queues.open_count))
+        self.limits.check()
+        each("limits", lambda: CHECK_PERIOD_MS, self.limits.check)
         each("lost pages", lambda: ROOM_PERIOD_MS, self.failures.check_pages)
         each("cleaning", lambda: identity.store.clean_resource_interval, self.cleaning.begin)
         each(
@@ -528,6 +524,9 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         services=MasterServices((delivery, transaction_checks), internal_messages.fail),
         fence=fence,
         settings=settings,
+        limits=ResourceLimits(
+            scheduler, lambda: Demand.of(identity.configuration, store.log, deps.files)
+        ),
     )
 
 
@@ -595,6 +594,7 @@ def build_metrics(
         gate=broker.gate,
         replication=broker.replication,
         unsent=unsent,
+        limits=broker.limits,
         member_status=member_status,
     )
 

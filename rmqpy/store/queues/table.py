@@ -48,8 +48,6 @@ class ConsumeQueueTable:
         """The number of messages, since the start, that no reader of their queue sees because
         another message has their queue offset.
         """
-        self.open_count = 0
-        """The number of queues with open files, at the last flush."""
         self.removals = 0
         """A counter of removals of queues or units. When it grows, code that keeps references to
         their files must look them up again.
@@ -152,11 +150,7 @@ class ConsumeQueueTable:
             if not (queue in examined or queue in self.touched or queue in self.shared):
                 queue.close()
             yield None
-        open_count = 0
-        for queue in examined:
-            open_count += queue.is_open
-            yield queue
-        self.open_count = open_count
+        yield from examined
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None if it does not exist."""

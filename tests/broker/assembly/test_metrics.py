@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqpy.broker.assembly.resource_limits import SystemLimits, Usage
 from rmqpy.broker.assembly.wiring import build_metrics
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.client import Message, Producer, PullConsumer
@@ -123,6 +124,19 @@ def test_a_member_that_cannot_follow_is_a_metric(
     status = {"role": "FOLLOWER", "fault": fault}
     page = build_metrics(build().broker, UnsentBytes(), lambda: status).text()
     assert f'rmqpy_dledger_fault{{broker="broker-a"}} {value}\n' in page
+
+
+def test_the_limits_of_the_system_are_metrics(
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SystemLimits, "read", lambda: SystemLimits(mappings=65_530))
+    monkeypatch.setattr(Usage, "read", lambda: Usage(mappings=700))
+    harness = build()
+    harness.scheduler.run_until_idle()
+    page = build_metrics(harness.broker, UnsentBytes(), dict).text()
+    labels = '{broker="broker-a",limit="mappings"}'
+    assert f"rmqpy_limit_used{labels} 700\nrmqpy_limit_used" in page  # that of the disk follows
+    assert f"rmqpy_limit{labels} 65530\n" in page
 
 
 def with_topics(build: BuildBroker, count: int) -> Metrics:

@@ -148,7 +148,7 @@ def test_a_start_opens_no_queues(rig: StoreRig) -> None:
     store.shutdown()
     store = rig.open()
     assert mapped_queues(rig) == set()
-    assert store.queues.open_count == 0
+    assert not any(queue.is_open for queue in store.queues)
     store.shutdown()
 
 
