@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
 
 
 def _completion(options: argparse.Namespace) -> int:
-    from rmqpy.cli import every_parser
+    from rmqpy.cli.command_line import every_parser
 
     nodes = list(nodes_of(every_parser()))
     print("\n".join(fish_lines(nodes) if options.shell == "fish" else bash_lines(nodes)))

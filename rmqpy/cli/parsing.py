@@ -1,7 +1,8 @@
 """The shared parts of all commands: exit codes, a parser that uses them, logging options.
 
 Exit codes: 0 done or clean; 1 could not be done, including bad usage; 2 the answer is no; 130
-interrupted by Ctrl-C, and 141 when nobody reads the output any more, as shells report both.
+(:data:`rmqpy.cli.EXIT_INTERRUPTED`) interrupted by Ctrl-C, and 141 when nobody reads the output any
+more, as shells report both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ else:
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_NO = 2
-EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 
 CHOICES_LISTED = 16

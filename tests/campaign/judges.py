@@ -11,7 +11,8 @@ from pathlib import Path
 from attrs import define
 
 from campaign.stores import Group
-from rmqpy.cli import EXIT_DONE, main
+from rmqpy.cli import main
+from rmqpy.cli.parsing import EXIT_DONE
 
 __all__ = ["COMMANDS", "Answer", "Judges"]
 

@@ -15,7 +15,7 @@ from attrs import define
 from campaign.faults import KINDS, Fault, StoreFiles, copy_sparse
 from campaign.judges import COMMANDS, Judges, run
 from campaign.stores import GROUPS, build_group, random_store
-from rmqpy.cli import EXIT_DONE
+from rmqpy.cli.parsing import EXIT_DONE
 
 __all__ = ["Alarm", "Result", "run_faults", "run_healthy"]
 

@@ -192,12 +192,41 @@ def test_ctrl_c_exits_with_130_and_one_line(
     def interrupt(**_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rmqpy.cli.configure_logging", interrupt)
+    monkeypatch.setattr("rmqpy.cli.command_line.configure_logging", interrupt)
     assert main(words) == 130
     captured = capsys.readouterr()
     assert captured.out == ""
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+INTERRUPTED_IMPORTS = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from rmqpy.cli import main
+sys.exit(main(["--version"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["rmqpy.cli.command_line", "argparse", "rmqpy.cli.parsing", "rmqpy.cli.servers"]
+)
+def test_ctrl_c_while_the_command_is_imported_prints_no_traceback(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORTS, name],
+        capture_output=True,
+        text=True,
+        env=python_environment(),
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rmqpy: interrupted\n")
 
 
 def test_the_hint_of_a_group_names_no_directory(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqpy.cli import every_parser, main
+from rmqpy.cli import main
+from rmqpy.cli.command_line import every_parser
 from rmqpy.cli.completion import nodes_of
 
 BASH = shutil.which("bash")

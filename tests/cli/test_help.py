@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqpy.cli import _parser, every_parser
+from rmqpy.cli.command_line import _parser, every_parser
 from rmqpy.cli.help_texts import HELP
 from rmqpy.cli.parsing import Parser
 
