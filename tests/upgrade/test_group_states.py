@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
 from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts, detect_state
-from rmqpy.upgrade.group.member_stage import stage_of
+from rmqpy.upgrade.group.member_stage import MemberStage, stage_of
 from rmqpy.upgrade.group.states import BACKWARD, FORWARD, STATES, TEXTS, NextStep, reaches
 from rmqpy.upgrade.steps.planning import ALIGN, LEAVE, SWITCH
 
@@ -33,6 +33,9 @@ ALIGNED = {
 }
 SWITCHED = {**ALIGNED, "steps": SWITCH, "plan": "p2", "dledger": True, "since_ms": 20}
 MEMBER = {**SWITCHED, "mode": Mode.JOINED, "entries": 7, "end": 200, "untouched": False}
+FRESH = {"dledger": True}
+REFILL = PlanFacts(id="p5", steps=ALIGN, ends={"n0": 200, "n1": 200, "n2": 0})
+REFILLED = {"journal": "applied", "steps": ALIGN, "plan": "p5", "untouched": True, "since_ms": 30}
 LEFT = {**ALIGNED, "steps": LEAVE, "plan": "p3", "end": 200, "since_ms": 40}
 ALIGNMENT = PlanFacts(id="p1", steps=ALIGN, ends={"n0": 100, "n1": 100, "n2": 100})
 WAY_BACK = PlanFacts(id="p3", steps=LEAVE, ends={"n0": 200, "n1": 200, "n2": 200})
@@ -69,6 +72,15 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("final", [up({**MEMBER, "journal": "finalized"})] * 3, {"proof": proof()}),
     ("halted", [MEMBER] * 3, {"proof": proof(end=199)}),
     ("proven", [MEMBER] * 3, {"proof": proof()}),
+    ("incomplete", [MEMBER, MEMBER, FRESH], {}),
+    ("incomplete", [MEMBER, MEMBER, FRESH], {"proof": proof()}),
+    ("planned", [MEMBER, MEMBER, FRESH], {"plan": REFILL}),
+    ("aligning", [{**MEMBER, **REFILLED}, MEMBER, FRESH], {"plan": REFILL}),
+    ("behind", [{**MEMBER, **REFILLED}] * 2 + [{**FRESH, **STOPPED, **REFILLED}], {"plan": REFILL}),
+    ("behind", [MEMBER, MEMBER, SWITCHED], {}),
+    ("behind", [{**MEMBER, "mode": Mode.DLEDGER}] * 2 + [FRESH], {}),
+    ("lacking", [up(MEMBER), up(MEMBER), FRESH], {}),
+    ("starting", [up({**MEMBER, "mode": Mode.DLEDGER})] * 2 + [FRESH], {}),
     ("leave-planned", [MEMBER] * 3, {"plan": WAY_BACK, "proof": proof()}),
     ("halted", [{**MEMBER, "end": 201}, MEMBER, MEMBER], {"plan": WAY_BACK, "proof": proof()}),
     ("leaving", [LEFT, MEMBER, MEMBER], {"plan": WAY_BACK}),
@@ -128,6 +140,11 @@ def test_any_facts_have_a_state(
     assert detect_state(reordered) is state
     for member in facts.members:
         stage_of(member)
+
+
+def test_an_empty_member_is_said_to_be_empty_with_and_without_the_flag() -> None:
+    for row in (FRESH, {"mode": Mode.EMPTY}):
+        assert stage_of(group([row], {}).members[0]) is MemberStage.EMPTY
 
 
 def test_only_running_groups_are_said_to_be_served() -> None:

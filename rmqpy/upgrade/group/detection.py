@@ -17,13 +17,16 @@ from rmqpy.upgrade.group.member_stage import has_applied
 from rmqpy.upgrade.group.states import (
     ALIGNED,
     ALIGNING,
+    BEHIND,
     CLASSIC,
     DAMAGED,
     DLEDGER,
     FINAL,
     HALTED,
     HIDDEN,
+    INCOMPLETE,
     INTERRUPTED,
+    LACKING,
     LEAVE_PLANNED,
     LEAVING,
     LEFT,
@@ -139,12 +142,19 @@ def _dledger_state(facts: GroupFacts) -> State:
         if facts.every(lambda each: each.journal in ("", FINALIZED)):
             return FINAL
         return VERIFIED if facts.is_proven_since_the_plan else DLEDGER
+    lacks_old_log = facts.some(lambda each: each.mode is Mode.EMPTY) and facts.some(
+        lambda each: each.mode is Mode.JOINED
+    )
     if facts.some(lambda each: each.running):
-        return STARTING
+        return LACKING if lacks_old_log else STARTING
     if not facts.some(lambda each: each.entries > 0):
         return SWITCHED
     if facts.fits(LEAVE):
         return LEAVE_PLANNED
+    if lacks_old_log:
+        return _align_state(facts) or INCOMPLETE
+    if not facts.every(lambda each: each.entries > 0):
+        return BEHIND
     return PROVEN if facts.is_proven else HALTED
 
 
@@ -159,9 +169,14 @@ def _classic_state(facts: GroupFacts) -> State:
     plans = {each.plan for each in facts.members if has_applied(each, ALIGN)}
     if len(plans) == 1 and facts.every(lambda each: has_applied(each, ALIGN)):
         return ALIGNED
-    if facts.fits(ALIGN):
-        return ALIGNING if plans else PLANNED
-    return STOPPED
+    return _align_state(facts) or STOPPED
+
+
+def _align_state(facts: GroupFacts) -> State | None:
+    """Return how far the present plan, if it is an alignment and fits, has been carried out."""
+    if not facts.fits(ALIGN):
+        return None
+    return ALIGNING if facts.some(lambda each: has_applied(each, ALIGN)) else PLANNED
 
 
 def _mixed_state(facts: GroupFacts) -> State:

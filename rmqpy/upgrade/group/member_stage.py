@@ -40,10 +40,10 @@ def stage_of(member: MemberFacts) -> MemberStage:
         (member.running, MemberStage.MEMBER if member.dledger else MemberStage.CLASSIC),
         (not member.dledger and member.entries > 0, MemberStage.HIDDEN),
         (not member.clean_stop, MemberStage.UNCLEAN),
+        (member.mode is Mode.EMPTY, MemberStage.EMPTY),
         (member.dledger, MemberStage.HALTED if member.entries else MemberStage.SWITCHED),
         (has_applied(member, LEAVE), MemberStage.LEFT),
         (has_applied(member, ALIGN), MemberStage.ALIGNED),
-        (member.mode is Mode.EMPTY, MemberStage.EMPTY),
     )
     return next((stage for holds, stage in rules if holds), MemberStage.STOPPED)
 

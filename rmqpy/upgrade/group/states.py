@@ -236,6 +236,28 @@ ROLLING_BACK_STATE = State(
     next=NextStep.ROLLBACK,
     back="finish the `rollback`; the plan can then be applied again",
 )
+INCOMPLETE = State(
+    name="incomplete",
+    meaning="all members are stopped, and an empty one lacks the old log that others have",
+    served=NO,
+    next=NextStep.PLAN,
+    back="fill it with `plan` and `apply`, then `leave`",
+)
+BEHIND = State(
+    name="behind",
+    meaning="all members are stopped, and one without entries gets them when the group runs",
+    served=NO,
+    next=NextStep.START,
+    returning=NextStep.LEAVE,
+    back="`leave`",
+)
+LACKING = State(
+    name="lacking",
+    meaning="some members run; give the empty one the old log with `join` before it starts",
+    served="while a majority runs",
+    next=NextStep.LOOK,
+    back="stop the others, fill it with `plan` and `apply`, then `leave`",
+)
 HIDDEN = State(
     name="hidden",
     meaning="a member has entries, and its flag is off: a Java broker would hide them",
@@ -277,6 +299,7 @@ BACKWARD: Final = (
 STATES: Final = (
     *FORWARD,
     *BACKWARD,
+    *(INCOMPLETE, BEHIND, LACKING),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )
 
