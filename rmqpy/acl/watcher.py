@@ -109,7 +109,7 @@ class AccessFiles:
         """Read all files, and reread them periodically. Raises ConfigError if there is none or one
         of them is invalid.
         """
-        raw = self._read()
+        raw = read_access_files(self.files, self.main, self.folder)
         if not raw:
             raise ConfigError(
                 f"access control is enabled, but neither {self.main} nor a file in {self.folder} "
@@ -177,7 +177,9 @@ class AccessFiles:
                 except ConfigError as fault:
                     self._report(str(fault))
 
-        self.scheduler.run_blocking(self._read, read)
+        self.scheduler.run_blocking(
+            lambda: read_access_files(self.files, self.main, self.folder), read
+        )
 
     def _report(self, fault: str) -> None:
         if fault != self._fault:
@@ -203,21 +205,24 @@ class AccessFiles:
             raise ConfigError(f"{path}: other users of this machine can read it; chmod o= {path}")
         refuse_examples(path, file)
 
-    def _read(self) -> dict[str, bytes]:
-        paths = [self.main] if self.files.exists(self.main) else []
-        paths += self._found(self.folder, DEPTH_MAX)
-        return {path: self.files.read_bytes(path) for path in paths[:FILES_MAX]}
 
-    def _found(self, folder: str, depth: int) -> list[str]:
-        found: list[str] = []
-        if depth and self.files.is_dir(folder):
-            for name in self.files.list_dir(folder):
-                path = f"{folder}/{name}"
-                if self.files.is_dir(path):
-                    found += self._found(path, depth - 1)
-                elif name.endswith(_SUFFIXES) and name != _TOOLS:
-                    found.append(path)
-        return found
+def read_access_files(files: FileSystem, main: str, folder: str) -> dict[str, bytes]:
+    """Return the content of all access files by path; the first that has an account counts."""
+    paths = [main] if files.exists(main) else []
+    paths += _found_below(files, folder, DEPTH_MAX)
+    return {path: files.read_bytes(path) for path in paths[:FILES_MAX]}
+
+
+def _found_below(files: FileSystem, folder: str, depth: int) -> list[str]:
+    found: list[str] = []
+    if depth and files.is_dir(folder):
+        for name in files.list_dir(folder):
+            path = f"{folder}/{name}"
+            if files.is_dir(path):
+                found += _found_below(files, path, depth - 1)
+            elif name.endswith(_SUFFIXES) and name != _TOOLS:
+                found.append(path)
+    return found
 
 
 def refuse_examples(path: str, file: AccessFile) -> None:

@@ -196,7 +196,7 @@ def configuration_of(
 
 
 def _client_settings(options: argparse.Namespace) -> Callable[[str], ClientSettings]:
-    from rmqpy.why.sources.live import FIRST_HEARTBEAT_MS
+    from rmqpy.why.sources.connection import FIRST_HEARTBEAT_MS
 
     return lambda address: client_settings(
         options, options.name_servers or address, FIRST_HEARTBEAT_MS
@@ -208,7 +208,7 @@ def _targets(options: argparse.Namespace, wanted: MessageId) -> list[str]:
     servers.
     """
     from rmqpy.client.core.message import host_address
-    from rmqpy.why.sources.live import masters_of
+    from rmqpy.why.sources.connection import masters_of
 
     if options.target:
         return list(options.target)

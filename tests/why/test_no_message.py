@@ -11,9 +11,17 @@ import pytest
 from attrs import evolve
 from why.conftest import LiveBroker, Ran
 
+from rmqpy.acl.plain_acl_file import PlainAccount
+from rmqpy.acl.rules import SUB
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC, dlq_topic, retry_topic
-from rmqpy.remoting.bodies import ConsumerRunningInfo, MessageQueue, ProcessQueueInfo
+from rmqpy.remoting.bodies import (
+    AclConfig,
+    ConsumerRunningInfo,
+    MessageQueue,
+    PlainAccessConfig,
+    ProcessQueueInfo,
+)
 from rmqpy.why.answer import Answer, Certainty
 from rmqpy.why.message_id import MessageId, parse_message_id
 from rmqpy.why.questions.message_copies import CopyKind, GroupPosition, MessageCopy, WhereResult
@@ -24,8 +32,16 @@ from rmqpy.why.questions.message_facts import (
     TopicFacts,
 )
 from rmqpy.why.questions.no_message import explain_no_message
-from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueLock, StoreRange
-from rmqpy.why.sources.live import locks_of
+from rmqpy.why.sources.accounts import accounts_of_answer
+from rmqpy.why.sources.clients import locks_of
+from rmqpy.why.sources.interface import (
+    AccessAccounts,
+    ClientGroup,
+    KnownAccount,
+    LogPlace,
+    QueueLock,
+    StoreRange,
+)
 
 NOW_MS = 1_795_300_000_000
 GROUP = "orders-app"
@@ -362,3 +378,102 @@ def test_the_locks_of_orderly_clients_at_this_broker_are_read() -> None:
     assert list(locks_of(infos, "Orders", "broker-a")) == [
         QueueLock(client="a@1", queue_id=1, is_locked=False, last_lock_ms=5)
     ]
+
+
+def access(*accounts: PlainAccount, white: bool = False, fault: str = "") -> AccessAccounts:
+    known = tuple(KnownAccount(each.account("acl.yml"), "acl.yml") for each in accounts)
+    return AccessAccounts(known, has_white_addresses=white, fault=fault)
+
+
+def with_rights(name: str, **rights: Any) -> PlainAccount:
+    return PlainAccount(access_key=name, secret_key="secret-of-it", **rights)
+
+
+READER = with_rights("reader-1", group_perms=("orders-app=SUB",), topic_perms=("Orders=PUB|SUB",))
+WRITER = with_rights("writer-1", group_perms=("orders-app=PUB",), default_topic_perm="SUB")
+STRANGER = with_rights("stranger", topic_perms=("Orders=SUB",))
+
+
+def access_answer(known: AccessAccounts) -> Answer:
+    return explain_no_message(
+        facts(
+            (),
+            wanted=None,
+            group=group(members=ClientGroup()),
+            settings={"aclEnable": "true"},
+            access=known,
+        )
+    )
+
+
+def test_the_accounts_that_access_control_refuses_are_named_with_what_they_lack() -> None:
+    answer = access_answer(access(READER, WRITER, STRANGER))
+    (cause,) = (each for each in answer.causes if "access control" in each.text)
+    assert cause.certainty is Certainty.POSSIBLE
+    assert cause.text == "access control refuses a consumer that signs as writer-1, stranger"
+    assert cause.evidence == (
+        "account writer-1 (acl.yml): groupPerms has orders-app=PUB",
+        "account stranger (acl.yml): no entry for group orders-app in groupPerms, and"
+        " defaultGroupPerm=DENY",
+        "these accounts may: reader-1",
+    )
+
+
+def test_access_control_that_refuses_every_account_is_proven() -> None:
+    answer = access_answer(access(WRITER, STRANGER))
+    (cause,) = (each for each in answer.causes if "access control" in each.text)
+    assert cause.certainty is Certainty.PROVEN
+    assert "none of its 2 accounts has SUB on group orders-app and topic Orders" in cause.text
+    white = access_answer(access(WRITER, STRANGER, white=True))
+    assert any("signs as writer-1, stranger" in each for each in texts(white))
+
+
+def test_accounts_with_all_rights_leave_the_signature_as_a_possible_cause() -> None:
+    answer = access_answer(access(READER, with_rights("the-admin", admin=True)))
+    (text,) = (each for each in texts(answer) if "access control" in each)
+    assert "does not sign" in text
+
+
+def test_accounts_that_cannot_be_read_are_listed_as_not_examined() -> None:
+    answer = access_answer(access(fault="plain_acl.yml: invalid YAML"))
+    assert "accounts of access control: plain_acl.yml: invalid YAML" in answer.not_examined
+    assert any("lacks SUB on group orders-app" in each for each in texts(answer))
+
+
+def test_the_accounts_are_read_from_the_access_files_of_a_broker(
+    copy_of: Callable[[str], Path], run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    pytest.importorskip("yaml")
+    store = copy_of("A-classic-clean-v497")
+    (tmp_path / "home" / "conf" / "acl").mkdir(parents=True)
+    (tmp_path / "home" / "conf" / "plain_acl.yml").write_text(
+        "accounts:\n- accessKey: producer-1\n  secretKey: secret-of-it\n  defaultTopicPerm: PUB\n"
+    )
+    (tmp_path / "home" / "conf" / "acl" / "more.yml").write_text(
+        "accounts:\n- accessKey: consumer-1\n  secretKey: secret-of-it\n"
+        "  topicPerms:\n  - Normal=SUB\n  groupPerms:\n  - others=SUB\n"
+    )
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={store}\nrocketmqHome={tmp_path / 'home'}\naclEnable=true\n")
+    ran = run(
+        *("why", "no-message", store, "-c", conf, "-t", "Normal", "-g", "CID_push"),
+        *("--format", "json"),
+    )
+    (cause,) = (each for each in ran.json["causes"] if "access control" in each["text"])
+    assert cause["certainty"] == "proven"
+    first, second = cause["evidence"]
+    assert "account producer-1" in first and "defaultTopicPerm=PUB" in first
+    assert f"account consumer-1 ({tmp_path}/home/conf/acl/more.yml)" in second
+    assert "no entry for group CID_push in groupPerms" in second and "topicPerms" not in second
+
+
+def test_the_accounts_that_a_broker_lists_have_their_rights_without_secrets() -> None:
+    listed = AclConfig(
+        global_white_addrs=[],
+        plain_access_configs=[
+            PlainAccessConfig(access_key="reader-1", secret_key=None, group_perms=["g=SUB"])
+        ],
+    )
+    (known,) = accounts_of_answer(listed, "10.0.0.1:10911").accounts
+    assert known.account.rights == {"%RETRY%g": SUB}
+    assert "secret" not in repr(known)

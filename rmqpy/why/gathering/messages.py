@@ -57,6 +57,7 @@ def no_message_facts(
         wanted=wanted,
         where=where,
         revive=_revive(source) if group else (),
+        access=source.accounts() if group else None,
     )
 
 

@@ -9,7 +9,7 @@ from attrs import define
 
 from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy, WhereResult
-from rmqpy.why.sources.interface import ClientGroup, StoreRange
+from rmqpy.why.sources.interface import AccessAccounts, ClientGroup, StoreRange
 
 __all__ = ["ConsumerGroupFacts", "NoMessageFacts", "QueueFacts", "TopicFacts", "place_of"]
 
@@ -81,6 +81,8 @@ class NoMessageFacts:
     wanted: MessageId | None = None
     where: WhereResult | None = None
     revive: tuple[tuple[str, QueueFacts], ...] = ()
+    access: AccessAccounts | None = None
+    """The accounts of access control, or None if it is off or the question names no group."""
 
     @property
     def copy(self) -> MessageCopy | None:

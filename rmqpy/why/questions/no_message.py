@@ -88,6 +88,8 @@ def _not_examined(facts: NoMessageFacts) -> Iterator[str]:
                 else "only a running broker knows them; give its address (HOST:PORT) instead"
             )
         )
+    if facts.access is not None and facts.access.fault:
+        yield f"accounts of access control: {facts.access.fault}"
     if facts.topic is None and facts.wanted is None:
         yield "the topic: name it with --topic"
     if facts.topic is not None and not facts.topic.known:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rmqpy.remoting.bodies import BROADCASTING
 from rmqpy.why.answer import Cause, possible, proven, time_text
 from rmqpy.why.questions.message_facts import ConsumerGroupFacts, NoMessageFacts
+from rmqpy.why.questions.no_message_access import access_causes
 
 __all__ = ["member_causes"]
 
@@ -42,7 +43,7 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
     yield from _popped(facts)
     members = group.members
     if members is None or not members.clients:
-        yield from _refused(facts, group)
+        yield from access_causes(facts, group)
     if members is None:
         return
     if not members.clients:
@@ -90,21 +91,6 @@ def _popped(facts: NoMessageFacts) -> Iterator[Cause]:
                     " over; rmqpy does not read them",
                 ),
             )
-
-
-def _refused(facts: NoMessageFacts, group: ConsumerGroupFacts) -> Iterator[Cause]:
-    """Yield that access control may refuse the members of a group that is not seen online."""
-    if facts.settings.get("aclEnable", "false") != "true":
-        return
-    topic = f" and topic {facts.topic.name}" if facts.topic is not None else ""
-    yield possible(
-        f"access control is on: a consumer whose account lacks SUB on group {group.name}{topic} is"
-        " refused, which its log shows as an AclException",
-        facts.setting("aclEnable"),
-        f"conf/plain_acl.yml and conf/acl/*.yml have the accounts; group {group.name} needs an"
-        " entry in groupPerms, or defaultGroupPerm=SUB",
-        next=("rmqpy admin getAclConfig -b BROKER shows the rights of all accounts",),
-    )
 
 
 def _not_locked(facts: NoMessageFacts, group: ConsumerGroupFacts) -> Iterator[Cause]:

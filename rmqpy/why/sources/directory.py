@@ -40,7 +40,14 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
 from rmqpy.store.files.log_recovery import Framing
-from rmqpy.why.sources.interface import ClientGroup, LogPlace, QueueUnitPlace, StoreRange
+from rmqpy.why.sources.accounts import accounts_of_files
+from rmqpy.why.sources.interface import (
+    AccessAccounts,
+    ClientGroup,
+    LogPlace,
+    QueueUnitPlace,
+    StoreRange,
+)
 
 __all__ = ["DEFAULT_SETTINGS", "StoreDirectorySource"]
 
@@ -281,6 +288,11 @@ class StoreDirectorySource:
 
     def members(self, group: str, topic: str) -> ClientGroup | None:
         return None
+
+    def accounts(self) -> AccessAccounts | None:
+        if self.configuration is None or not self.configuration.broker.acl_enable:
+            return None
+        return accounts_of_files(self.files, self.configuration)
 
 
 def has_key(message: StoredMessage, key: str, unique: bool) -> bool:

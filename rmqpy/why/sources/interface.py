@@ -10,11 +10,14 @@ from typing import Any, Protocol
 
 from attrs import define
 
+from rmqpy.acl.rules import Account
 from rmqpy.model.message import StoredMessage
 
 __all__ = [
+    "AccessAccounts",
     "ClientGroup",
     "DeletedFile",
+    "KnownAccount",
     "LogPlace",
     "MessageSource",
     "QueueLock",
@@ -91,6 +94,24 @@ class ClientGroup:
 
 
 @define(slots=True, frozen=True)
+class KnownAccount:
+    """An account of access control, and the file that it is in, or the broker that has it."""
+
+    account: Account
+    place: str
+
+
+@define(slots=True, frozen=True)
+class AccessAccounts:
+    """The accounts of access control. ``fault`` says why they are not known."""
+
+    accounts: tuple[KnownAccount, ...] = ()
+    has_white_addresses: bool = False
+    """Whether clients at some addresses need no account, or no right."""
+    fault: str = ""
+
+
+@define(slots=True, frozen=True)
 class DeletedFile:
     """A file without a name, whose space is free only when the process closes it."""
 
@@ -152,3 +173,6 @@ class MessageSource(Protocol):
 
     def members(self, group: str, topic: str) -> ClientGroup | None:
         """Return the online members of a group; one without clients if nobody is online."""
+
+    def accounts(self) -> AccessAccounts | None:
+        """Return the accounts of access control, or None if it is off."""

@@ -1,32 +1,19 @@
 """A running broker, rmqpy's or Java's, as a source of facts about messages.
 
-Only requests that read are sent. The calls are synchronous, because a command asks one question
-after the other; the connections live in an event loop of their own. What a broker cannot answer is
-None: no request reads the log without the key index, for example.
+What a broker cannot answer is None: no request reads the log without the key index, for example.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from rmqpy.admin.api import Admin
-from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.codec.received import decode_records
-from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
+from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
-from rmqpy.remoting.bodies import (
-    ConsumerOffsetSerializeWrapper,
-    ConsumerRunningInfo,
-    DelayOffsetSerializeWrapper,
-    SubscriptionData,
-)
-from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper, DelayOffsetSerializeWrapper
 from rmqpy.remoting.headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
@@ -38,98 +25,28 @@ from rmqpy.remoting.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
+from rmqpy.why.sources.accounts import accounts_of_answer
+from rmqpy.why.sources.clients import members_of
+from rmqpy.why.sources.connection import BrokerConnection
 from rmqpy.why.sources.directory import has_key
 from rmqpy.why.sources.interface import (
+    AccessAccounts,
     ClientGroup,
     LogPlace,
-    QueueLock,
     QueueUnitPlace,
     StoreRange,
 )
 
-__all__ = ["FIRST_HEARTBEAT_MS", "BrokerSource", "locks_of", "masters_of"]
-
-T = TypeVar("T")
+__all__ = ["BrokerSource"]
 
 KEY_HITS_MAX = 64
-FIRST_HEARTBEAT_MS = 3_600_000
-"""No heartbeat is sent: this client is a member of no group."""
-CLIENTS_ASKED_MAX = 20
 _END_OF_TIME_MS = (1 << 63) - 1
 
 
-class BrokerSource:
-    """The broker at ``address``. A context manager: leaving it closes the connections.
-
-    ``name_servers`` are only needed for questions about routes.
-    """
+class BrokerSource(BrokerConnection):
+    """The broker at ``address``, as a source. A context manager."""
 
     is_live = True
-
-    def __init__(self, address: str, settings: Callable[[str], ClientSettings]) -> None:
-        self._address = address
-        self._settings = settings(address)
-        self._runner = asyncio.Runner()
-        self._values: dict[str, str] | None = None
-        self._cache: dict[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        self._runner.__enter__()
-        self._instance = self._run(ClientInstance.open(self._settings))
-        self.admin = Admin(self._instance, self._settings.name_servers)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        with suppress(RmqError):
-            self._run(self._instance.close())
-        self._runner.close()
-
-    def _run(self, answer: Awaitable[T]) -> T:
-        async def awaited() -> T:
-            return await answer
-
-        try:
-            return self._runner.run(awaited())
-        except NetworkError as error:
-            raise NetworkError(
-                f"{self._address}: found no answer ({error}), expected a running broker; check the"
-                " address, or give the broker's directory instead"
-            ) from error
-
-    def call(self, code: RequestCode, header: Any = None) -> RemotingCommand | None:
-        """Return the broker's answer, or None if it refuses the request or does not know it.
-        Raises NetworkError.
-        """
-        answer = self._run(self._instance.invoke(self._address, code, header))
-        return answer if answer.code == ResponseCode.SUCCESS else None
-
-    def _known(self, name: str, read: Callable[[], T]) -> T:
-        if name not in self._cache:
-            self._cache[name] = read()
-        found: T = self._cache[name]
-        return found
-
-    @property
-    def name(self) -> str:
-        return self._address
-
-    def settings(self) -> tuple[Mapping[str, str], str]:
-        values = self._known("settings", lambda: self._read(self.admin.broker_config) or {})
-        return values, "the running broker"
-
-    def runtime_info(self) -> Mapping[str, str]:
-        return self._known("runtime", lambda: self._read(self.admin.runtime_info) or {})
-
-    def _read(self, ask: Callable[[str], Awaitable[T]]) -> T | None:
-        try:
-            return self._run(ask(self._address))
-        except RequestRejectedError:
-            return None
 
     def range(self) -> StoreRange | None:
         info = self.runtime_info()
@@ -143,21 +60,21 @@ class BrokerSource:
 
     def topics(self) -> Mapping[str, Mapping[str, Any]] | None:
         def read() -> Mapping[str, Mapping[str, Any]] | None:
-            found = self._read(self.admin.all_topics)
+            found = self.read(self.admin.all_topics)
             if found is None:
                 return None
             return {name: _plain(config) for name, config in found.topic_config_table.items()}
 
-        return self._known("topics", read)
+        return self.known("topics", read)
 
     def groups(self) -> Mapping[str, Mapping[str, Any]] | None:
         def read() -> Mapping[str, Mapping[str, Any]] | None:
-            found = self._read(self.admin.all_groups)
+            found = self.read(self.admin.all_groups)
             if found is None:
                 return None
             return {name: _plain(each) for name, each in found.subscription_group_table.items()}
 
-        return self._known("groups", read)
+        return self.known("groups", read)
 
     def consumer_offsets(self) -> Mapping[tuple[str, str], Mapping[int, int]] | None:
         def read() -> Mapping[tuple[str, str], Mapping[int, int]] | None:
@@ -171,7 +88,7 @@ class BrokerSource:
                 found[topic, group] = dict(queues)
             return found
 
-        return self._known("offsets", read)
+        return self.known("offsets", read)
 
     def delay_offsets(self) -> Mapping[int, int] | None:
         def read() -> Mapping[int, int] | None:
@@ -180,7 +97,7 @@ class BrokerSource:
                 return None
             return dict(DelayOffsetSerializeWrapper.decode(answer.body).offset_table)
 
-        return self._known("delays", read)
+        return self.known("delays", read)
 
     def filters(self) -> Mapping[tuple[str, str], tuple[str, bool]] | None:
         return None  # the members that are online say more
@@ -212,7 +129,7 @@ class BrokerSource:
             topic=topic, queue_id=queue_id, index=queue_offset, count=1
         )
         try:
-            answer = self._run(self.admin.consume_queue(self._address, header))
+            answer = self.run(self.admin.consume_queue(self.address, header))
         except RequestRejectedError:
             return None
         for each in answer.queue_data or ():
@@ -278,68 +195,17 @@ class BrokerSource:
         return set() if bounds == (0, 0) else None
 
     def members(self, group: str, topic: str) -> ClientGroup | None:
-        try:
-            found = self._run(self.admin.consumer_connections(self._address, group))
-        except RequestRejectedError as refusal:
-            offline = refusal.code == ResponseCode.CONSUMER_NOT_ONLINE
-            return ClientGroup() if offline else None
-        registered = found.subscription_table.get(topic)
-        clients = tuple(sorted(each.client_id for each in found.connection_set))
-        infos = self._running_infos(group, clients)
-        return ClientGroup(
-            clients=clients,
-            message_model=found.message_model or "",
-            consume_type=found.consume_type or "",
-            consume_from=found.consume_from_where or "",
-            expression=registered.sub_string if registered is not None else None,
-            expression_type=registered.expression_type if registered is not None else "TAG",
-            subscriptions=tuple(_subscriptions(infos, topic)),
-            locks=tuple(locks_of(infos, topic, self.settings()[0].get("brokerName", ""))),
-        )
+        return members_of(self, group, topic)
 
-    def _running_infos(
-        self, group: str, clients: tuple[str, ...]
-    ) -> dict[str, ConsumerRunningInfo]:
-        """Return what the clients say of themselves; those that do not answer are left out, as
-        clients in other languages often do not.
-        """
-        found = {}
-        for client in clients[:CLIENTS_ASKED_MAX]:
-            with suppress(RmqError):
-                found[client] = self._run(self.admin.running_info(self._address, group, client))
-        return found
-
-
-def _subscriptions(
-    infos: Mapping[str, ConsumerRunningInfo], topic: str
-) -> Iterator[tuple[str, str]]:
-    """Yield each client and its subscription to the topic."""
-    for client, info in infos.items():
-        mine = [each for each in info.subscription_set if each.topic == topic]
-        yield client, _expression(mine[0]) if mine else "none"
-
-
-def locks_of(
-    infos: Mapping[str, ConsumerRunningInfo], topic: str, broker: str
-) -> Iterator[QueueLock]:
-    """Yield the queues of the topic at a broker that orderly clients have."""
-    for client, info in infos.items():
-        if info.properties.get("PROP_CONSUMEORDERLY") != "true":
-            continue
-        for queue, state in info.mq_table.items():
-            if (queue.topic, queue.broker_name) == (topic, broker) and not state.droped:
-                yield QueueLock(
-                    client=client,
-                    queue_id=queue.queue_id,
-                    is_locked=state.locked,
-                    last_lock_ms=state.last_lock_timestamp,
-                )
-
-
-def _expression(subscription: SubscriptionData) -> str:
-    if subscription.tags_set:
-        return " || ".join(sorted(subscription.tags_set))
-    return subscription.sub_string or "*"
+    def accounts(self) -> AccessAccounts | None:
+        if self.settings()[0].get("aclEnable") != "true":
+            return None
+        found = self.read(self.admin.acl_config)
+        if found is None:
+            return AccessAccounts(
+                fault="the broker lists them for administrators only; give --credentials of one"
+            )
+        return accounts_of_answer(found, self.name)
 
 
 def _number(values: Mapping[str, str], key: str) -> int | None:
@@ -350,24 +216,3 @@ def _number(values: Mapping[str, str], key: str) -> int | None:
 def _plain(body: Any) -> Mapping[str, Any]:
     value: Mapping[str, Any] = body.to_json()
     return value
-
-
-def masters_of(settings: ClientSettings) -> list[str]:
-    """Return the address of the member with the smallest id of each broker that the name servers
-    know. Raises NetworkError if no name server answers.
-    """
-
-    async def ask() -> list[str]:
-        instance = await ClientInstance.open(settings)
-        try:
-            info = await Admin(instance, settings.name_servers).cluster_info()
-        finally:
-            await instance.close()
-        table = info.broker_addr_table
-        return [
-            table[name].broker_addrs[min(table[name].broker_addrs)]
-            for name in sorted(table)
-            if table[name].broker_addrs
-        ]
-
-    return asyncio.run(ask())
