@@ -12,7 +12,7 @@ EXIT_INTERRUPTED = 130
 """Interrupted by Ctrl-C, as shells report it."""
 
 
-def main(words: list[str] | None = None, **given: object) -> int:
+def main(words: list[str] | tuple[str, ...] | None = None, **given: object) -> int:
     """Run one command and return its exit code; ``given`` are further attributes of its options."""
     try:
         from rmqpy.cli.command_line import run
