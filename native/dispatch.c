@@ -64,7 +64,9 @@ static void add_arrival(const rmq_core *core, rmq_dispatch_state *state, const r
         state->arrivals[state->arrival_count++] = (rmq_arrival){
             queue - core->queues, row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
     if (*watched & RMQ_WATCHED_BY_HOLD) {
-        const rmq_arrived message = {row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], (int32_t)row[RMQ_QUEUE_ID], 0};
+        const rmq_arrived message = {
+            row[RMQ_QUEUE_OFFSET], row[RMQ_TAGS_CODE], state->view + (row[RMQ_OFFSET] - state->base_offset),
+            row[RMQ_SIZE], (int32_t)row[RMQ_QUEUE_ID], 0};
         if (!rmq_hold_arrival(core->hold, state->view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH], &message))
             *watched &= ~(int64_t)RMQ_WATCHED_BY_HOLD;
     }

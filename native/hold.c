@@ -3,7 +3,7 @@
  *
  *   rmq_pull ──hold──► waiting ──► due ──rmq_resume──► rmq_pull again, or Python
  *                          │        ▲
- *                          │        ├── rmq_hold_arrival: a message with its tags at or after its offset
+ *                          │        ├── rmq_hold_arrival: a message that it wants, at or after its offset
  *                          └────────┴── rmq_hold_sweep: its time is over, other messages have arrived, or its
  *                                       connection is closed
  *
@@ -12,7 +12,7 @@
  * not accept any more (the tables were discarded, the role has changed) is left to Python. So nothing
  * here depends on the entries of topics, readers, and queues, which may be discarded at any time: a
  * pull waits in the list of a bucket chosen by the name of its topic and its queue id, with a copy of
- * the tags that its group had.
+ * the tags that its group had, or with its SQL92 program, which exists as long as a pull holds it.
  *
  * The caller sets the limits: how many pulls wait, how long, and how many one call resumes. Pulls are
  * resumed in the order in which they became due, so no group overtakes another. */
@@ -80,17 +80,32 @@ static int waits_for(const rmq_hold *hold, int32_t number, uint32_t hash, const 
         && memcmp(data_of(hold, number) + pull->tags_length, topic, length) == 0;
 }
 
-static int wants(const rmq_hold *hold, int32_t number, int64_t tags_code)
+/* Apply a program to a message. A value that only Python can convert counts as a match: the pull is
+ * answered by Python then. */
+static int matches(const rmq_sql_program *program, const rmq_arrived *message)
+{
+    rmq_record_places places;
+
+    if (message->record == NULL
+        || rmq_measure_record(message->record, 0, (size_t)message->size, &places) != RMQ_END)
+        return 0;
+    const int result = rmq_sql_match(program, message->record + places.properties, (int64_t)places.properties_length);
+    return result == RMQ_MATCH_TRUE || result == RMQ_MATCH_PYTHON;
+}
+
+static int wants(const rmq_hold *hold, int32_t number, const rmq_arrived *message)
 {
     const rmq_held *const pull = &hold->pulls[number];
     const uint8_t *const tags = data_of(hold, number);
 
+    if (pull->program != NULL)
+        return matches(pull->program, message);
     if (pull->tags_length == 0)
         return 1;
     for (int32_t at = 0; at < pull->tags_length; at += 4) {
         int32_t code;
         memcpy(&code, tags + at, sizeof code);
-        if (code == tags_code)
+        if (code == message->tags_code)
             return 1;
     }
     return 0;
@@ -116,6 +131,8 @@ static void release_first(rmq_hold *hold)
     const int32_t number = hold->due.first;
 
     remove_from(hold, &hold->due, number);
+    if (hold->pulls[number].program != NULL)
+        hold->pulls[number].program->held--;
     hold->pulls[number].state = RMQ_HELD_FREE;
     hold->pulls[number].next = hold->free;
     hold->free = number;
@@ -143,6 +160,7 @@ int rmq_hold_pull(rmq_core *core, const rmq_pull_to_hold *given)
     hold->pulls[number] = (rmq_held){
         .offset = given->offset,
         .deadline_ms = hold->now_ms + wait_ms,
+        .program = given->program,
         .hash = hash,
         .queue_id = given->queue_id,
         .peer = (int32_t)given->peer,
@@ -158,6 +176,8 @@ int rmq_hold_pull(rmq_core *core, const rmq_pull_to_hold *given)
     memcpy(data + tags_length + topic_length, given->frame.at, given->frame.length);
     append(hold, bucket_of(hold, hash), number);
     hold->count++;
+    if (given->program != NULL)
+        given->program->held++;
     return RMQ_OK;
 }
 
@@ -172,7 +192,7 @@ int rmq_hold_arrival(rmq_hold *hold, const uint8_t *topic, size_t length, const 
         if (!waits_for(hold, number, hash, topic, length, message->queue_id))
             continue;
         if (message->queue_offset >= pull->offset) {
-            if (wants(hold, number, message->tags_code)) {
+            if (wants(hold, number, message)) {
                 set_due(hold, number);
                 continue;
             }

@@ -33,7 +33,7 @@ typedef struct {
     const int32_t *codes;
     int32_t count;
     int32_t of_request[TAGS_MAX];
-    const rmq_sql_program *program; /* NULL: the tags decide */
+    rmq_sql_program *program; /* NULL: the tags decide */
 } pull_filter;
 
 typedef struct {
@@ -93,7 +93,7 @@ static int read_tags(rmq_text expression, pull_filter *filter)
 }
 
 /* Return the program of an SQL92 expression if the group's last one was the same, or NULL. */
-static const rmq_sql_program *find_program(const rmq_core *core, const rmq_reader *reader, rmq_text expression)
+static rmq_sql_program *find_program(const rmq_core *core, const rmq_reader *reader, rmq_text expression)
 {
     const uint8_t *at = expression.at;
     int64_t length = expression.length;
@@ -330,6 +330,7 @@ static int hold(rmq_core *core, int64_t peer, const rmq_reader *reader, const in
     const rmq_pull_to_hold pull = {
         .peer = peer,
         .topic = topic,
+        .program = filter->program,
         .tags = filter->codes,
         .tag_count = filter->count,
         .queue_id = (int32_t)numbers[QUEUE_ID],
@@ -341,7 +342,7 @@ static int hold(rmq_core *core, int64_t peer, const rmq_reader *reader, const in
 
     if (commits && core->commit_count == core->commit_capacity)
         return -RMQ_OUT_FULL;
-    if (filter->program != NULL || !rmq_hold_pull(core, &pull))
+    if (!rmq_hold_pull(core, &pull))
         return RMQ_NEEDS_PYTHON;
     core->queues[topic->queues[numbers[QUEUE_ID]]].state[RMQ_QUEUE_WATCHED] |= RMQ_WATCHED_BY_HOLD;
     if (commits)

@@ -242,6 +242,8 @@ typedef struct {
     const rmq_sql_value *constants, *names;
     int32_t step_count, constant_count, name_count;
     int32_t unit_cost; /* the work to examine one message, in steps; 1 to RMQ_SQL_WORK_MAX */
+    int32_t held;      /* how many pulls that wait, or are due, refer to it; it must exist as long as there is one */
+    int32_t reserved;
 } rmq_sql_program;
 
 /* Return whether a program is valid: jumps go forward, and the stack is deep enough for each step. */
@@ -262,11 +264,11 @@ typedef struct {
     int64_t found;   /* replies with messages since Python last collected the counts */
     int64_t messages;
     uint64_t accounts; /* the accounts that may read as this group */
-    const rmq_sql_program *program; /* of its subscription; NULL: `codes` */
+    rmq_sql_program *program; /* of its subscription; NULL: `codes` */
     /* The last SQL92 expression that a pull of this group carried, and its program, or NULL. */
     const uint8_t *expression;
     int64_t expression_length;
-    const rmq_sql_program *expression_program;
+    rmq_sql_program *expression_program;
     int64_t *offsets; /* the committed offsets by queue id; negative: none */
     int64_t offset_count;
 } rmq_reader;
@@ -359,13 +361,14 @@ enum rmq_held_state { RMQ_HELD_FREE, RMQ_HELD_WAITING, RMQ_HELD_DUE };
 typedef struct {
     int64_t offset; /* in its queue */
     int64_t deadline_ms;
+    rmq_sql_program *program; /* which decides about arrivals; NULL: tags do */
     uint32_t hash; /* of topic and queue id */
     int32_t queue_id;
     int32_t peer, generation;
     int32_t next, previous; /* in the list of its bucket, of those that are due, or (next) of the free ones */
     int32_t tags_length, topic_length, frame_length;
     uint8_t state;
-    uint8_t passed; /* messages at or after `offset` have arrived, but none with its tags */
+    uint8_t passed; /* messages at or after `offset` have arrived, but none that it wants */
     uint8_t reserved[2];
 } rmq_held;
 
@@ -544,6 +547,8 @@ void rmq_watch_none(rmq_core *core);
 /* A message that has become readable. */
 typedef struct {
     int64_t queue_offset, tags_code;
+    const uint8_t *record; /* NULL: not readable */
+    int64_t size;
     int32_t queue_id;
     int32_t reserved;
 } rmq_arrived;
@@ -1252,7 +1257,8 @@ int rmq_answer_query(rmq_core *core, int64_t peer, const rmq_request *request);
 typedef struct {
     int64_t peer;
     const rmq_topic *topic;
-    const int32_t *tags; /* hash codes; none: every message */
+    rmq_sql_program *program; /* NULL: the tags decide */
+    const int32_t *tags;      /* hash codes; none: every message */
     int32_t tag_count;
     int32_t queue_id;
     int64_t offset, wait_ms;

@@ -189,7 +189,9 @@ def _tail() -> Iterator[bytes]:
             for flags, expression in (("6", "*"), ("6", "TagA || TagB"), ("7", "none"), ("2", "")):
                 fields = {**_pull(topic, flags, expression), "queueOffset": str(number)}
                 yield _encode(11, number, fields, b"", number % 2)
-            header = _short(topic, PROPERTIES[number % 3], "false")
+            by_sql = {**_pull(topic, "6", SQL), "queueOffset": str(number)}
+            yield _encode(11, number, {**by_sql, "expressionType": "SQL92"}, b"", number % 2)
+            header = _short(topic, PROPERTIES[number % 5], "false")
             yield _encode(310, number, header, b"x" * 40, SERIALIZE_JSON)
 
 

@@ -64,8 +64,8 @@ static const rmq_sql_value NAMES_OF_PROGRAM[] = {
     {.kind = RMQ_VALUE_TEXT, .text = (const uint8_t *)"a", .length = 1},
     {.kind = RMQ_VALUE_TEXT, .text = (const uint8_t *)"b", .length = 1},
 };
-static const rmq_sql_program PROGRAM = {STEPS, CONSTANTS, NAMES_OF_PROGRAM, sizeof STEPS / sizeof *STEPS,
-                                        sizeof CONSTANTS / sizeof *CONSTANTS, 2, 40};
+static rmq_sql_program PROGRAM = {STEPS, CONSTANTS, NAMES_OF_PROGRAM, sizeof STEPS / sizeof *STEPS,
+                                        sizeof CONSTANTS / sizeof *CONSTANTS, 2, 40, 0, 0};
 
 static void *allocate(size_t size)
 {

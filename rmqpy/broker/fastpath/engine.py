@@ -110,7 +110,7 @@ class FastPath:
         self._eligibility = FastPathEligibility(sources, deps)
         self._tables = FastPathTables(self.core, sources)
         self._accounts = FastPathAccounts(self.core, sources.access)
-        self._hold = FastPathHold(self.core, deps.hold, deps.clock, self)
+        self._hold = FastPathHold(self.core, deps.hold, deps.clock, self, sources.store.reader)
         deps.hold.install_accelerator(self._hold)
         self._proposer: Proposer | None = None
         self.ready = EpollSet(self.core, self.flush_replies_early) if CAN_WATCH else None

@@ -4,7 +4,7 @@ A pull enters from the feed, at the end of its queue. Dispatch in C reports arri
 itself; those of records that Python dispatches come through ``notify_message_arriving``. A pull
 that is due is its frame once more: C answers it, or hands it back. The rules are those of
 :mod:`rmqpy.broker.services.pull_hold`, which keeps the pulls that C refuses: large frames, filters
-by properties, queues unknown to C, and all those beyond the limits.
+and queues unknown to C, and all those beyond the limits.
 
 Each pull takes 64 bytes and ``RMQ_HELD_BYTES``, which are used again by the next one.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from rmqpy.broker.base.store_api import MessageReader
 from rmqpy.broker.fastpath.tables import Cdata, c_array
 from rmqpy.broker.services.pull_hold import HELD_BYTES, PullRequestHold, Resume
 from rmqpy.codec.native.binding import ffi, lib
@@ -56,11 +57,19 @@ class Replies(Protocol):
 class FastPathHold:
     """The ``PullAccelerator`` of the fast path."""
 
-    def __init__(self, core: Cdata, hold: PullRequestHold, clock: Clock, replies: Replies) -> None:
+    def __init__(
+        self,
+        core: Cdata,
+        hold: PullRequestHold,
+        clock: Clock,
+        replies: Replies,
+        messages: MessageReader,
+    ) -> None:
         self._core = core
         self._hold = hold
         self._clock = clock
         self._replies = replies
+        self._messages = messages
         self._memory = (
             c_array("rmq_held", CAPACITY + 1),
             c_array("uint8_t", CAPACITY * lib.RMQ_HELD_BYTES),
@@ -93,12 +102,21 @@ class FastPathHold:
 
     def notify_message_arriving(self, arrival: Arrival) -> None:
         topic = arrival.topic.encode()
+        record = self._messages.message_at(arrival.physical_offset)
+        view = ffi.from_buffer("uint8_t[]", record) if record is not None else ffi.NULL
         lib.rmq_hold_arrival(
             self._state,
             ffi.from_buffer("uint8_t[]", topic),
             len(topic),
             ffi.new(
-                "rmq_arrived *", (arrival.queue_offset, arrival.tags_code, arrival.queue_id, 0)
+                "rmq_arrived *",
+                {
+                    "queue_offset": arrival.queue_offset,
+                    "tags_code": arrival.tags_code,
+                    "queue_id": arrival.queue_id,
+                    "record": view,
+                    "size": len(record or b""),
+                },
             ),
         )
 

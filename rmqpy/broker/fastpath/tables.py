@@ -57,6 +57,8 @@ QUEUES_OF_NEW_TOPIC: Final = 16
 receives messages before their topic.
 """
 LOG_ROWS: Final = 2
+RETIRED_FIRST: Final = 64
+"""The number of programs without an entry at which those that no pull holds are removed."""
 
 Cdata = Any
 """A C value, for which cffi has no types."""
@@ -145,6 +147,11 @@ class FastPathTables:
         self._core = core
         self._sources = sources
         self._watched: set[QueueName] = set()
+        self._subscribed: dict[int, CSqlProgram] = {}
+        self._requested: dict[int, tuple[str, CSqlProgram, Cdata]] = {}
+        self._retired: list[CSqlProgram] = []
+        """The programs of former entries that pulls held when they were removed."""
+        self._retired_max = RETIRED_FIRST
         self._index: KeyIndex | None = None
         self._index_seen = -1
         self._index_views: dict[IndexFile, Cdata] = {}
@@ -184,8 +191,8 @@ class FastPathTables:
         self._reader_names: list[tuple[str, str]] = []
         self._reader_codes: dict[int, Cdata] = {}
         self._reader_offsets: dict[int, Cdata] = {}
-        self._subscribed: dict[int, CSqlProgram] = {}
-        self._requested: dict[int, tuple[str, CSqlProgram, Cdata]] = {}
+        for number in (*self._subscribed, *self._requested):
+            self._retire(number)
         self._readers_of_topic: dict[str, set[int]] = {}
         self._readers_of_group: dict[str, set[int]] = {}
         self._discarded_readers: dict[int, None] = {}
@@ -402,6 +409,7 @@ class FastPathTables:
             return
         if program is None:
             return
+        self._retire(number, of_subscription=False)
         self._requested[number] = text, program, expression
         reader = self._core.readers[number]
         reader.expression = expression
@@ -548,9 +556,23 @@ class FastPathTables:
         target.found = target.messages = target.accounts = 0
         target.expression = target.expression_program = target.offsets = ffi.NULL
         target.offset_count = 0
-        self._requested.pop(number, None)
+        self._retire(number)
         self._reader_offsets.pop(number, None)
         return number
+
+    def _retire(
+        self, number: int, *, of_subscription: bool = True, of_request: bool = True
+    ) -> None:
+        """Remove the programs of a reader; those that pulls hold exist until they are answered."""
+        programs = []
+        if of_subscription and number in self._subscribed:
+            programs.append(self._subscribed.pop(number))
+        if of_request and number in self._requested:
+            programs.append(self._requested.pop(number)[1])
+        self._retired += [program for program in programs if program.pointer.held]
+        if len(self._retired) >= self._retired_max:
+            self._retired = [program for program in self._retired if program.pointer.held]
+            self._retired_max = max(RETIRED_FIRST, 2 * len(self._retired))
 
     def _subscribe_by_sql(self, reader: Cdata, number: int, subscription: SubscriptionData) -> None:
         sources = self._sources
@@ -560,6 +582,7 @@ class FastPathTables:
         program = c_program(found.expression)
         if program is None:
             return
+        self._retire(number, of_request=False)
         self._subscribed[number] = program
         reader.program = program.pointer
         reader.code_count = 0

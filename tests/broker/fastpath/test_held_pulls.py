@@ -138,6 +138,61 @@ def test_tags_select_who_is_woken(both: BrokerPair) -> None:
     assert both[1].handed_back[11] == 1
 
 
+SQL: dict[str, Any] = {"subscription": "a > 1 AND b = 'x'", "expressionType": "SQL92"}
+
+
+@pytest.mark.parametrize("settings", LOGS, ids=IDS)
+def test_an_sql92_expression_selects_who_is_woken(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], settings: dict[str, Any]
+) -> None:
+    both = pair(enable_property_filter=True, **settings)
+    begin(both)
+    other = {**SQL, "subscription": "a = 1"}
+    for side in both:
+        turn(side, 0, pull(0, **SQL))  # C learns the expression.
+        turn(side, 1, pull(40, 1, **SQL) + pull(40, 2))
+        turn(side, 0, sends(1, "a\x011\x02b\x01x"))
+        assert [answer.opaque for answer in side.channels[1].take()] == [2]
+        # The group's next expression does not change that of the pull that waits.
+        turn(side, 0, pull(0, **other))
+        turn(side, 1, pull(41, 3, **other))
+        side.channels[0].take()
+        # The scan of the dispatcher in C does not read these keys: Python reports the message.
+        keys = " ".join(map(str, range(40)))
+        turn(side, 0, sends(1, f"KEYS\x01{keys}\x02a\x011"))
+        assert [answer.opaque for answer in side.channels[1].take()] == [3]
+        turn(side, 0, sends(1, f"KEYS\x01{keys}\x02a\x015\x02b\x01x"))
+        (answer,) = side.channels[1].take()
+        assert (answer.opaque, answer.code, answer.ext_fields["nextBeginOffset"]) == (1, 0, "43")
+        assert side.harness.broker.hold.count == 0
+    assert_same(both)
+    assert both[1].handed_back[11] == 3, "the first pull, and the first with each expression"
+
+
+def test_the_sweep_answers_a_pull_whose_expression_no_message_matched(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair(enable_property_filter=True)
+    begin(both)
+    data = SubscriptionData("T", "a > 1", sub_version=5, expression_type="SQL92")
+    group: dict[str, Any] = {"consumerGroup": "SG", "sysFlag": "2", "subVersion": "5"}
+    for side in both:
+        side.harness.heartbeat(group="SG", subscriptions=(data,))
+        turn(side, 1, pull(0, **group))
+        turn(side, 1, pull(40, 7, **group))
+        side.channels[1].take()
+        turn(side, 0, sends(2, "a\x011"))
+        assert codes(side, 1) == []
+        assert side.harness.broker.hold.count == 1
+    assert held_in_c(both) == 1
+    for side in both:
+        side.harness.scheduler.advance(5_000)
+        (answer,) = side.channels[1].take()
+        assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (20, "42")
+    assert_same(both)
+    assert both[1].handed_back[11] == 2
+
+
 def test_the_sweep_answers_a_pull_whose_tags_no_message_had(both: BrokerPair) -> None:
     for side in both:
         turn(side, 1, pull(40, subscription="TagB"))
@@ -371,6 +426,8 @@ SETTINGS: list[dict[str, Any]] = [
     {"mapped_file_size_commit_log": 1 << 13, "mapped_file_size_consume_queue": 200},
     {"max_transfer_bytes_on_message_in_memory": 900, "message_index_enable": False},
     {"long_polling_enable": False, "short_polling_time_mills": 300},
+    {"enable_property_filter": True},
+    {"enable_property_filter": True, "mapped_file_size_consume_queue": 200},
     DLEDGER,
     {**DLEDGER, "mapped_file_size_commit_log": 1 << 13},
 ]
@@ -413,7 +470,9 @@ class Tail:
     def frame(self) -> bytes:
         self.opaque += 1
         if self.rng.random() < 0.35:
-            tags = self.rng.choice(["", "TAGS\x01TagA", "TAGS\x01TagB", "DELAY\x011"])
+            tags = self.rng.choice(
+                ["", "TAGS\x01TagA", "TAGS\x01TagB", "DELAY\x011", "a\x011", "a\x012\x02b\x01x"]
+            )
             return self.marked(sends(self.rng.choice([1, 1, 3]), tags, self.rng.choice([0, 0, 1])))
         return self.marked(self.tailing_pull())
 
@@ -425,7 +484,7 @@ class Tail:
         queue_id = rng.choice([0, 0, 0, 1, 3])
         end = self.both[0].harness.store.reader.max_queue_offset("T", queue_id)
         fields: dict[str, Any] = {
-            "consumerGroup": rng.choice(["CG", "CG", "TG", "G2", "BG", "nobody"]),
+            "consumerGroup": rng.choice(["CG", "CG", "TG", "G2", "BG", "SG", "nobody"]),
             "queueId": str(queue_id),
             "sysFlag": rng.choice(["6", "6", "6", "2", "2", "3", "7", "4"]),
             "commitOffset": str(rng.choice([0, 3, end])),
@@ -434,6 +493,9 @@ class Tail:
             "maxMsgNums": str(rng.choice([32, 1])),
             "subVersion": str(rng.choice([0, 0, 5])),
         }
+        if rng.random() < 0.3:
+            fields["expressionType"] = "SQL92"
+            fields["subscription"] = rng.choice(["a > 1", "a = 1 OR b = 'x'", "b IS NULL", "a >"])
         command = RemotingCommand(
             11,
             self.opaque,
@@ -452,18 +514,23 @@ class Tail:
             data = SubscriptionData("T", tag, [tag], [code], self.rng.choice([1, 5, 9]))
             for side in self.both:
                 side.harness.heartbeat(group="TG", subscriptions=(data,))
-        elif kind < 0.08:
+        elif kind < 0.07:
+            text = self.rng.choice(["a > 1", "a = 1", "b = 'x'"])
+            data = SubscriptionData("T", text, sub_version=self.opaque, expression_type="SQL92")
+            for side in self.both:
+                side.harness.heartbeat(group="SG", subscriptions=(data,))
+        elif kind < 0.1:
             number = self.open.pop(self.rng.randrange(len(self.open)))
             for side in self.both:
                 side.close(number)
             self.connect()
-        elif kind < 0.1:
-            for side in self.both:
-                side.harness.broker.topics.create_for_group(f"another-{self.opaque}", 4)
         elif kind < 0.12:
             for side in self.both:
-                side.harness.broker.topics.delete("T")
+                side.harness.broker.topics.create_for_group(f"another-{self.opaque}", 4)
         elif kind < 0.14:
+            for side in self.both:
+                side.harness.broker.topics.delete("T")
+        elif kind < 0.16:
             self.both[1].feed.pause(self.rng.random() < 0.3)
 
 
