@@ -75,6 +75,9 @@ def measure(
     send = command_of(root, generator, named["send"], server, realtime_class)
     pull = command_of(root, generator, named["pull-sql"], server, realtime_class)
     send += ["--connections", "4", "--rate", str(RATE), "--seconds", str(seconds)]
+    if realtime_class:
+        # An open loop never sleeps, so pulls must preempt it.
+        pull[2] = str(int(REALTIME_PRIORITY) + 1)
     pull += ["--connections", str(consumers), "--window", "1", "--seconds", str(seconds + 1)]
     background = subprocess.Popen(pull, stdout=subprocess.PIPE, text=True) if consumers else None
     sent = result_of(subprocess.run(send, capture_output=True, text=True, check=True).stdout)
