@@ -28,7 +28,7 @@ NO_HEARTBEAT_MS = 3_600_000_000
 def add_commands(commands: Commands) -> None:
     rehearse = commands.add_parser(
         "rehearse",
-        help="copy a live group without taking part in it, and check the copy for an upgrade",
+        help="copy a live group without taking part in it, and go to DLedger and back on the copy",
     )
     add_connection_options(rehearse)
     rehearse.add_argument(
@@ -78,15 +78,20 @@ def _rehearse(options: argparse.Namespace) -> int:
     )
     try:
         with StatusLine() as line:
-            result = run(
-                lambda scheduler: rehearse(plan, scheduler, lambda each: line.show(text_of(each)))
+            report = run(
+                lambda scheduler: rehearse(
+                    plan,
+                    scheduler,
+                    lambda status: line.show(text_of(status)),
+                    lambda step: line.show(f"rehearsing: {step}"),
+                )
             )
     except UpgradeRefusedError as refused:
         value = error_json(refused, EXIT_NO, {"refused": str(refused)})
         print_result(options, value, [f"rmqpy: refused: {refused}"], sys.stderr)
         return EXIT_NO
-    print_result(options, result.as_json(), result.lines())
-    return EXIT_DONE if result.is_ready else EXIT_NO
+    print_result(options, report.as_json(), report.lines())
+    return EXIT_DONE if report.is_ready else EXIT_NO
 
 
 def text_of(status: CopyStatus) -> str:

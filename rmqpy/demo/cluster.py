@@ -58,6 +58,7 @@ class DemoCluster:
 
     folder: Path
     settings: Mapping[str, str]
+    broker_name: str = BROKER_NAME
     namesrv: ServerProcess = field(init=False)
     brokers: dict[str, ServerProcess] = field(init=False, factory=dict)
     _ports: list[PortBlock] = field(init=False, factory=list)
@@ -71,12 +72,12 @@ class DemoCluster:
             spec = BrokerSpec(
                 port=self._block(BROKER_PORT_COUNT).broker_port,
                 namesrv=self.namesrv.address,
-                broker_name=BROKER_NAME,
+                broker_name=self.broker_name,
                 sizes={},
                 settings={
-                    **self.settings,
                     **FAST_ELECTION,
                     "maxHeartBeatLeak": "8",
+                    **self.settings,
                     "brokerRole": role,
                     "brokerId": "1" if number == 1 else "0",
                     "autoCreateTopicEnable": "true",
@@ -147,7 +148,7 @@ class DemoCluster:
         with BlockingConnection(self.namesrv.address) as connection:
             request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
             known = ClusterInfo.decode(connection.call(request).body)
-        broker = known.broker_addr_table.get(BROKER_NAME)
+        broker = known.broker_addr_table.get(self.broker_name)
         return broker.broker_addrs.get(MASTER_ID) if broker is not None else None
 
     def _same_end(self) -> str | None:

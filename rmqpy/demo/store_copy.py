@@ -38,7 +38,7 @@ def copy_store(source: Path, target: Path) -> int:
         destination = target / Path(folder).relative_to(source)
         destination.mkdir(parents=True, exist_ok=True)
         for name in names:
-            copied += _copy_file(Path(folder) / name, destination / name)
+            copied += copy_sparse(Path(folder) / name, destination / name)
     return copied
 
 
@@ -82,7 +82,8 @@ def _first_file(folder: Path) -> int | None:
     return None
 
 
-def _copy_file(source: Path, target: Path) -> int:
+def copy_sparse(source: Path, target: Path) -> int:
+    """Copy a file with its holes and times; return the number of bytes that are not holes."""
     status = source.stat()
     copied = 0
     with source.open("rb") as reader, target.open("wb") as writer:

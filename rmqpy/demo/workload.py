@@ -6,7 +6,10 @@ It records the acknowledged messages and the longest time without an acknowledge
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections.abc import Iterator
+from itertools import count
 from types import TracebackType
 from typing import Self
 
@@ -18,15 +21,18 @@ from rmqpy.model.errors import RmqError
 
 LOAD_TOPIC = "DemoLoad"
 PAUSE_SECONDS = 0.01
+RATE_OF_ONE = 100
+"""The messages a second up to which one sender suffices, which waits for each acknowledgement."""
 RETRY_SECONDS = 0.1
 TIMEOUT_MS = 1000
 
 
 @define(eq=False, repr=False)
 class SendWorkload:
-    """Sends one message after another, each until it is acknowledged."""
+    """Sends up to ``per_second`` messages a second, each until it is acknowledged."""
 
     name_server: str
+    per_second: float = RATE_OF_ONE
     acknowledged: list[str] = field(factory=list)
     """The keys of the acknowledged messages, in order."""
     attempts_failed: int = 0
@@ -49,9 +55,9 @@ class SendWorkload:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def wait_for(self, count: int) -> None:
-        """Wait until ``count`` more messages are acknowledged."""
-        target = len(self.acknowledged) + count
+    async def wait_for(self, more: int) -> None:
+        """Wait until ``more`` messages more are acknowledged."""
+        target = len(self.acknowledged) + more
         while len(self.acknowledged) < target:
             if self._task is not None and self._task.done():
                 self._task.result()
@@ -65,22 +71,32 @@ class SendWorkload:
 
     async def _send(self) -> None:
         self._last_s = time.monotonic()
+        numbers = count()
         async with Producer("demo_load", self.name_server) as producer:
-            number = 0
-            while True:
-                key = f"load-{number}"
-                body = f"{key} of the demo".encode()
-                try:
-                    await producer.send(
-                        Message(topic=LOAD_TOPIC, body=body, keys=key), timeout_ms=TIMEOUT_MS
-                    )
-                except RmqError:
-                    self.attempts_failed += 1
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                now_s = time.monotonic()
-                self._longest_s = max(self._longest_s, now_s - self._last_s)
-                self._last_s = now_s
-                self.acknowledged.append(key)
-                number += 1
-                await asyncio.sleep(PAUSE_SECONDS)
+            senders = math.ceil(self.per_second / RATE_OF_ONE)
+            await asyncio.gather(
+                *(self._send_some(producer, numbers, senders) for _ in range(senders))
+            )
+
+    async def _send_some(self, producer: Producer, numbers: Iterator[int], senders: int) -> None:
+        """Send this sender's share, one message after the other."""
+        pause_s = senders / self.per_second
+        for number in numbers:
+            key = f"load-{number}"
+            message = Message(topic=LOAD_TOPIC, body=f"{key} of the demo".encode(), keys=key)
+            sent_s = time.monotonic()
+            while not await self._is_acknowledged(producer, message):
+                await asyncio.sleep(RETRY_SECONDS)
+            now_s = time.monotonic()
+            self._longest_s = max(self._longest_s, now_s - self._last_s)
+            self._last_s = now_s
+            self.acknowledged.append(key)
+            await asyncio.sleep(max(0.0, sent_s + pause_s - now_s))
+
+    async def _is_acknowledged(self, producer: Producer, message: Message) -> bool:
+        try:
+            await producer.send(message, timeout_ms=TIMEOUT_MS)
+        except RmqError:
+            self.attempts_failed += 1
+            return False
+        return True

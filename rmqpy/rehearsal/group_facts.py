@@ -41,13 +41,20 @@ class LogEnds:
 
 @define(slots=True, frozen=True, kw_only=True)
 class GroupFacts:
-    """A group with a master. ``settings`` are the master's, as code 26 returns them."""
+    """A group with a master. ``settings`` are the master's, as code 26 returns them;
+    ``sends_per_second`` is the mean of the last minute.
+    """
 
     name: str
     master: str
     slaves: tuple[str, ...]
     settings: Mapping[str, str]
     ends: LogEnds
+    sends_per_second: float
+
+    @property
+    def is_java(self) -> bool:
+        return not any(key.startswith("rmqpy") for key in self.settings)
 
     @property
     def waits_for_slaves(self) -> bool:
@@ -79,8 +86,15 @@ async def read_group(admin: Admin, name: str) -> GroupFacts:
         )
     slaves = tuple(sorted(addresses.values()))
     settings = await admin.broker_config(master)
-    ends = await read_ends(admin, master, slaves)
-    return GroupFacts(name=name, master=master, slaves=slaves, settings=settings, ends=ends)
+    rates = (await admin.runtime_info(master)).get("putTps", "").split()
+    return GroupFacts(
+        name=name,
+        master=master,
+        slaves=slaves,
+        settings=settings,
+        ends=await read_ends(admin, master, slaves),
+        sends_per_second=float(rates[1]) if len(rates) > 1 else 0.0,
+    )
 
 
 async def read_ends(admin: Admin, master: str, slaves: tuple[str, ...]) -> LogEnds:

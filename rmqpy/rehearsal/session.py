@@ -1,11 +1,13 @@
-"""One run of ``rmqpy rehearse``: find the group, copy it, check the copy."""
+"""One run of ``rmqpy rehearse``: find the group, copy it, check the copy, walk on it."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from attrs import asdict, define
@@ -19,16 +21,24 @@ from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsSide, client_tls
 from rmqpy.rehearsal.copying import LOOK_S, Copier, CopyStatus, read_suitable
 from rmqpy.rehearsal.group_facts import GroupFacts
+from rmqpy.rehearsal.machine import measure
+from rmqpy.rehearsal.report import CheckedCopy, RehearsalReport
 from rmqpy.rehearsal.shadow import Shadow
-from rmqpy.rehearsal.workspace import Workspace, workspace_at
+from rmqpy.rehearsal.snapshot import copied_bytes, snapshot
+from rmqpy.rehearsal.walk import Walk
+from rmqpy.rehearsal.workspace import Workspace, member_settings, workspace_at
 from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.checks.summary import CheckSummary, summarize
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
-__all__ = ["RehearsalPlan", "RehearsalResult", "rehearse"]
+__all__ = ["RehearsalPlan", "Session", "opened", "rehearse"]
+
+LEAST_RATE, GREATEST_RATE = 20.0, 1000.0
+"""The messages a second of the load: enough to measure a pause, and what one process can send."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -42,47 +52,69 @@ class RehearsalPlan:
     look_s: float = LOOK_S
 
 
-@define(slots=True, frozen=True, kw_only=True)
-class RehearsalResult:
-    """The copy ``[begin, end)`` of ``master``, and what the checks of an upgrade find in it."""
+@define(slots=True, frozen=True)
+class Session:
+    """A group that can be observed, and the directory that is locked for it."""
 
-    broker_name: str
-    master: str
-    begin: int
-    end: int
-    summary: CheckSummary
+    plan: RehearsalPlan
+    admin: Admin
+    facts: GroupFacts
+    workspace: Workspace
+    scheduler: AsyncioScheduler
 
-    @property
-    def is_ready(self) -> bool:
-        return self.summary.is_ready
+    async def copy(self, show: Callable[[CopyStatus], None]) -> CheckedCopy:
+        """Copy the group and check the copy. Raises RmqError if the copy cannot be completed;
+        calling it again continues.
+        """
+        workspace, facts = self.workspace, self.facts
+        settings = load_broker_configuration(workspace.config, {}, {}).configuration.store
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "brokerName": self.broker_name,
-            "master": self.master,
-            "begin": self.begin,
-            "end": self.end,
-            "ready": self.is_ready,
-            "summary": self.summary.as_json(),
-        }
+        def shown(status: CopyStatus) -> None:
+            workspace.write_status({"brokerName": facts.name, **asdict(status)})
+            show(status)
 
-    def lines(self) -> Iterator[str]:
-        size = format_bytes(self.end - self.begin)
-        yield (
-            f"copied {size} of {self.broker_name} from {self.master}: offsets {self.begin} to"
-            f" {self.end}, and its tables"
+        shadow = Shadow(settings, workspace.files, self.scheduler, physical_memory_bytes())
+        try:
+            dialler = _dialler(self.plan, facts, self.scheduler)
+            copier = Copier(self.admin, facts, shadow, dialler, shown, self.plan.look_s)
+            tables = await copier.copy()
+            begin, end = shadow.begin, shadow.end
+        finally:
+            shadow.close()
+        workspace.write_tables(tables)
+        summary = await asyncio.to_thread(_check, workspace, facts.name, self.scheduler.now_ms)
+        return CheckedCopy(
+            broker_name=facts.name,
+            master=copier.facts.master,
+            begin=begin,
+            end=end,
+            summary=summary,
         )
-        yield from self.summary.lines(details=False)
+
+    async def walk(self, say: Callable[[str], None]) -> Walk:
+        """Make snapshots of the copy, and return a walk on them."""
+        facts, workspace = self.facts, self.workspace
+        workspace.files.remove_tree(workspace.walk)
+        store, folder = Path(workspace.store), Path(workspace.walk)
+        # Each slave of the group has a copy; a member that is new begins without one.
+        whole = ("n0", "n1", "n2")[: max(2, 1 + len(facts.slaves))]
+        _check_space(workspace, store, new_members=3 - len(whole))
+        say("snapshots")
+        for member in whole:
+            await asyncio.to_thread(snapshot, store, folder / member / "store")
+        rate = min(GREATEST_RATE, max(LEAST_RATE, facts.sends_per_second))
+        return Walk(
+            folder=folder,
+            broker_name=facts.name,
+            settings=member_settings(facts),
+            per_second=rate,
+            show=say,
+        )
 
 
-async def rehearse(
-    plan: RehearsalPlan,
-    scheduler: AsyncioScheduler,
-    show: Callable[[CopyStatus], None],
-) -> RehearsalResult:
-    """Copy the group and check the copy. Raises UpgradeRefusedError if the group or the directory
-    cannot be used, and RmqError if the copy cannot be completed; calling it again continues.
-    """
+@asynccontextmanager
+async def opened(plan: RehearsalPlan, scheduler: AsyncioScheduler) -> AsyncIterator[Session]:
+    """Find the group and claim the directory. Raises UpgradeRefusedError if either does not fit."""
     instance = await ClientInstance.open(plan.client)
     try:
         admin = Admin(instance, plan.client.name_servers)
@@ -90,47 +122,55 @@ async def rehearse(
         workspace = workspace_at(OsFileSystem(), plan.folder)
         lock = workspace.take(facts)
         try:
-            return await _rehearse(plan, workspace, admin, facts, scheduler, show)
+            yield Session(plan, admin, facts, workspace, scheduler)
         finally:
             lock.release()
     finally:
         await instance.close()
 
 
-async def _rehearse(
+async def rehearse(
     plan: RehearsalPlan,
-    workspace: Workspace,
-    admin: Admin,
-    facts: GroupFacts,
     scheduler: AsyncioScheduler,
     show: Callable[[CopyStatus], None],
-) -> RehearsalResult:
-    settings = load_broker_configuration(workspace.config, {}, {}).configuration.store
+    say: Callable[[str], None],
+) -> RehearsalReport:
+    """Copy a group, check the copy, and walk on it if nothing prevents that. ``show`` receives the
+    state of the copy once a second, ``say`` the name of each later step.
+    """
+    async with opened(plan, scheduler) as session:
+        workspace = session.workspace
+        copied = await session.copy(show)
+        machine = await asyncio.to_thread(
+            measure, Path(workspace.store) / "commitlog", Path(workspace.folder)
+        )
+        walked = None
+        if copied.summary.is_ready:
+            walked = await (await session.walk(say)).run()
+        report = RehearsalReport(
+            copied=copied,
+            machine=machine,
+            walked=walked,
+            facts=session.facts,
+            verified_ms=scheduler.now_ms(),
+        )
+        workspace.write_status({"state": report.word, **report.as_json()})
+        if report.is_ready:
+            workspace.keep_certificate()
+        return report
 
-    def shown(status: CopyStatus) -> None:
-        workspace.write_status({"brokerName": facts.name, **asdict(status)})
-        show(status)
 
-    shadow = Shadow(settings, workspace.files, scheduler, physical_memory_bytes())
-    try:
-        copier = Copier(admin, facts, shadow, _dialler(plan, facts, scheduler), shown, plan.look_s)
-        tables = await copier.copy()
-        begin, end = shadow.begin, shadow.end
-    finally:
-        shadow.close()
-    workspace.write_tables(tables)
-    summary = await asyncio.to_thread(_check, workspace, facts.name, scheduler.now_ms)
-    result = RehearsalResult(
-        broker_name=facts.name,
-        master=copier.facts.master,
-        begin=begin,
-        end=end,
-        summary=summary,
-    )
-    workspace.write_status(
-        {"state": "checked", "checked_ms": scheduler.now_ms(), **result.as_json()}
-    )
-    return result
+def _check_space(workspace: Workspace, store: Path, new_members: int) -> None:
+    """Raise UpgradeRefusedError if there is no room for the members of a walk."""
+    log = sum(path.stat().st_size for path in (store / "commitlog").iterdir())
+    needed = len(("n0", "n1", "n2")) * copied_bytes(store) + new_members * log
+    free = workspace.files.disk_usage(workspace.folder)[1]
+    if needed > free:
+        raise UpgradeRefusedError(
+            f"{workspace.folder}: found {format_bytes(free)} free on its file system, expected"
+            f" {format_bytes(needed)} for the members on the copy; free"
+            f" {format_bytes(needed - free)}, and repeat"
+        )
 
 
 def _dialler(plan: RehearsalPlan, facts: GroupFacts, scheduler: AsyncioScheduler) -> Any:

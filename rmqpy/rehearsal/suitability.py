@@ -52,6 +52,11 @@ def refusals(facts: GroupFacts) -> Iterator[str]:
     for key, value, found, remedy in _CLASSIC:
         if facts.settings.get(key) == value:
             yield f"{facts.name}: found {found}, expected a classic master; {remedy}"
+    if facts.ends.end <= facts.ends.begin:
+        yield (
+            f"{facts.master}: found an empty log, expected one with messages; there is nothing to"
+            " rehearse on before the first message"
+        )
     role = facts.settings.get("brokerRole", "")
     if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
         yield (

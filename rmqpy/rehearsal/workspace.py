@@ -1,5 +1,6 @@
 """The directory of a rehearsal: ``rehearsal.json`` (whose it is), ``status.json`` (where it
-stands), ``shadow/`` (the copy: broker.conf and store/), and ``lock``.
+stands), ``certificate.json`` (of the last walk), ``shadow/`` (the copy: broker.conf and store/),
+``walk/`` (the members of a walk, until it has succeeded), and ``lock``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ COPIED_SETTINGS = (
     "enabledAppendPropCRC",
 )
 """The settings of the master that decide how files are written and read."""
+ELECTION = {
+    "heartBeatTimeIntervalMs": "2000",
+    "maxHeartBeatLeak": "3",
+    "minVoteIntervalMs": "300",
+    "maxVoteIntervalMs": "1000",
+}
+"""The defaults of the settings that decide how soon a lost leader is replaced. Java's brokers do
+not report theirs.
+"""
 NEVER_CLEANED = {
     "fileReservedTime": "876000",
     "diskMaxUsedSpaceRatio": "95",
@@ -58,6 +68,10 @@ class Workspace:
     @property
     def config(self) -> str:
         return f"{self.shadow}/broker.conf"
+
+    @property
+    def walk(self) -> str:
+        return f"{self.folder}/walk"
 
     def take(self, facts: GroupFacts) -> FileLock:
         """Claim the directory for a group, write the settings of the copy, and return the lock.
@@ -94,10 +108,8 @@ class Workspace:
 
     def settings(self, facts: GroupFacts) -> dict[str, str]:
         """Return the settings of the copy."""
-        copied = {key: facts.settings[key] for key in COPIED_SETTINGS if key in facts.settings}
         return {
-            **copied,
-            **NEVER_CLEANED,
+            **member_settings(facts),
             "brokerName": facts.name,
             "brokerId": "1",
             "brokerRole": "SLAVE",
@@ -112,6 +124,11 @@ class Workspace:
         """Replace ``status.json``, from which other programs read the state."""
         text = json.dumps({"format": FORMAT, **status}, indent=1)
         self.files.replace_bytes(f"{self.folder}/status.json", text.encode())
+
+    def keep_certificate(self) -> None:
+        """Keep the certificate of a walk that has succeeded, and remove its stores."""
+        self.files.rename(f"{self.walk}/certificate.json", f"{self.folder}/certificate.json")
+        self.files.remove_tree(self.walk)
 
     def _check_space(self, facts: GroupFacts) -> None:
         log = facts.ends.end - facts.ends.begin
@@ -136,6 +153,13 @@ class Workspace:
                 " directory"
             ) from None
         return found
+
+
+def member_settings(facts: GroupFacts) -> dict[str, str]:
+    """Return the settings of a broker on the copy, other than its name, role, and directory."""
+    given = {key: facts.settings[key] for key in COPIED_SETTINGS if key in facts.settings}
+    election = {key: facts.settings.get(key, value) for key, value in ELECTION.items()}
+    return {**given, **election, **NEVER_CLEANED}
 
 
 def workspace_at(files: FileSystem, folder: str) -> Workspace:

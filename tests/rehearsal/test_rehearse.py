@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
+from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.cli import main
 from rmqpy.client import Message, Producer
@@ -20,12 +21,14 @@ from rmqpy.client.core.instance import ClientSettings
 from rmqpy.model.errors import RmqError
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.rehearsal.copying import CopyStatus
-from rmqpy.rehearsal.session import RehearsalPlan, RehearsalResult, rehearse
+from rmqpy.rehearsal.report import CheckedCopy
+from rmqpy.rehearsal.session import RehearsalPlan, opened
+from rmqpy.rehearsal.walk import BACK, LOST_LEADER, TO_DLEDGER
 from rmqpy.store.commitlog.interface import read_span
 from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
-DEADLINE_S = 60
+DEADLINE_S = 240
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
 LOOK_S = 0.02
 
@@ -59,7 +62,7 @@ class LiveGroup:
                 )
         return {each.status.name for each in sent}
 
-    async def rehearse(self, name: str = "a", rate: float = 0) -> RehearsalResult:
+    async def rehearse(self, name: str = "a", rate: float = 0) -> CheckedCopy:
         plan = RehearsalPlan(
             client=ClientSettings(name_servers=self.name_server),
             broker_name=name,
@@ -72,9 +75,10 @@ class LiveGroup:
             self.looks.append(status)
             self.at_look()
 
-        return await rehearse(plan, AsyncioScheduler(), show)
+        async with opened(plan, AsyncioScheduler()) as session:
+            return await session.copy(show)
 
-    def assert_copied(self, result: RehearsalResult) -> None:
+    def assert_copied(self, result: CheckedCopy) -> None:
         log = self.master.store.log
         files = sorted((self.folder / "shadow/store/commitlog").iterdir())
         copied = b"".join(file.read_bytes() for file in files)
@@ -104,7 +108,7 @@ def test_everything_is_copied_and_checked_and_a_second_run_adds_what_is_new(
         async with live_group(tmp_path, brokerRole="ASYNC_MASTER") as group:
             await group.send(40, 50_000)
             result = await group.rehearse()
-            assert result.is_ready, list(result.lines())
+            assert result.summary.is_ready, list(result.summary.lines(details=True))
             assert result.end == group.master.store.log.max_offset > 1 << 20
             group.assert_copied(result)
             config = group.folder / "shadow/store/config"
@@ -114,7 +118,7 @@ def test_everything_is_copied_and_checked_and_a_second_run_adds_what_is_new(
             assert again.end == group.master.store.log.max_offset > result.end
             group.assert_copied(again)
             status = json.loads((group.folder / "status.json").read_text())
-            assert (status["state"], status["end"]) == ("checked", again.end)
+            assert (status["state"], status["end"]) == ("copying", again.end)
             assert group.master.broker.replication.runtime_info()["haSlaveCount"] == "0"
 
     in_loop(body)
@@ -153,6 +157,7 @@ def _acknowledged(master: BrokerRuntime) -> set[int]:
 def test_a_sync_master_without_a_slave_is_refused(tmp_path: Path) -> None:
     async def body() -> None:
         async with live_group(tmp_path, brokerRole="SYNC_MASTER") as group:
+            await group.send(1)
             with pytest.raises(UpgradeRefusedError, match="SYNC_MASTER that no slave follows"):
                 await group.rehearse()
             assert not group.folder.exists()
@@ -165,6 +170,7 @@ def test_a_sync_master_without_a_slave_is_refused(tmp_path: Path) -> None:
 def test_names_and_directories_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     async def body() -> None:
         async with live_group(tmp_path) as group:
+            await group.send(1)
             with pytest.raises(UpgradeRefusedError, match="found a at the name server, expected"):
                 await group.rehearse("b")
             group.folder.mkdir()
@@ -198,19 +204,46 @@ def test_a_master_with_another_history_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_prints_and_ends_as_the_others_do(
+def test_a_refusal_ends_with_2_and_its_parts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def body() -> None:
         async with live_group(tmp_path) as group:
-            await group.send(3)
-            words = ["rehearse", "-n", group.name_server, "-b", "a", "--dir", str(group.folder)]
-            assert await asyncio.to_thread(main, words) == 0
-            assert "READY for switching a" in capsys.readouterr().out
-            words[4] = "b"
+            words = ["rehearse", "-n", group.name_server, "-b", "b", "--dir", str(group.folder)]
             assert await asyncio.to_thread(main, [*words, "--format", "json"]) == 2
             refused = json.loads(capsys.readouterr().out)
             assert (refused["found"], refused["exit_code"]) == ("a at the name server", 2)
+
+    in_loop(body)
+
+
+@pytest.mark.crash
+def test_the_whole_way_on_the_copy_loses_nothing_and_changes_nothing_of_the_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(60, 50_000)
+            words = ["rehearse", "-n", group.name_server, "-b", "a", "--dir", str(group.folder)]
+            assert await asyncio.to_thread(main, [*words, "--format", "json"]) == 0
+            report = json.loads(capsys.readouterr().out)
+            assert report["ready"] and report["walk"]["lost"] == 0 < report["walk"]["acknowledged"]
+            assert [each.split(":")[0] for each in report["walk"]["verdicts"]] == [
+                "after the switch",
+                "after the way back",
+            ]
+            assert set(report["walk"]["pauses"]) == {TO_DLEDGER, LOST_LEADER, BACK}
+            assert report["runbook"][-1] == "# rmqpy upgrade finalize"
+            certificate = Certificate.decode((group.folder / "certificate.json").read_bytes())
+            assert certificate.holds and len(certificate.subjects) == 4
+            assert not (group.folder / "walk").exists()
+            files = sorted((group.folder / "shadow/store/commitlog").iterdir())
+            assert len(files) == 3
+            copied = b"".join(file.read_bytes() for file in files)[: report["end"]]
+            assert copied == read_span(group.master.store.log, 0, report["end"])
+            # The copy can be continued, and walked on again.
+            await group.send(3)
+            assert (await group.rehearse()).summary.is_ready
 
     in_loop(body)
 

@@ -12,9 +12,15 @@ from rmqpy.rehearsal.suitability import FollowerWatch, first_request, refusals
 MASTER = "10.0.0.1:10911"
 
 
-def facts(**settings: str) -> GroupFacts:
-    settings = {"brokerRole": "ASYNC_MASTER", **settings}
-    return GroupFacts(name="a", master=MASTER, slaves=(), settings=settings, ends=LogEnds(0, 0, {}))
+def facts(end: int = 100, **settings: str) -> GroupFacts:
+    return GroupFacts(
+        name="a",
+        master=MASTER,
+        slaves=(),
+        settings={"brokerRole": "ASYNC_MASTER", **settings},
+        ends=LogEnds(0, end, {}),
+        sends_per_second=0.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,18 +36,23 @@ def facts(**settings: str) -> GroupFacts:
 def test_a_master_that_cannot_be_observed_is_refused(
     settings: Mapping[str, str], found: str
 ) -> None:
-    (refusal,) = refusals(facts(**settings))
+    (refusal,) = refusals(facts(100, **settings))
     assert found in refusal and "expected" in refusal and ";" in refusal
 
 
+def test_a_group_without_a_message_is_refused() -> None:
+    (refusal,) = refusals(facts(end=0))
+    assert "found an empty log, expected one with messages;" in refusal
+
+
 def test_a_classic_master_is_accepted() -> None:
-    assert not list(refusals(facts(storeType="default", enableControllerMode="false")))
-    assert not list(refusals(facts(brokerRole="SYNC_MASTER")))
+    assert not list(refusals(facts(100, storeType="default", enableControllerMode="false")))
+    assert not list(refusals(facts(100, brokerRole="SYNC_MASTER")))
 
 
 def test_slaves_connect_at_brokerip2_and_the_port_above() -> None:
     assert facts().ha_address == "10.0.0.1:10912"
-    assert facts(brokerIP2="10.1.0.1", haListenPort="9000").ha_address == "10.1.0.1:9000"
+    assert facts(100, brokerIP2="10.1.0.1", haListenPort="9000").ha_address == "10.1.0.1:9000"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""The result of a rehearsal, for an operator and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import define
+
+from rmqpy.model.text import format_bytes
+from rmqpy.rehearsal.group_facts import GroupFacts
+from rmqpy.rehearsal.machine import Machine
+from rmqpy.rehearsal.walk import WalkResult
+from rmqpy.upgrade.checks.summary import CheckSummary
+from rmqpy.upgrade.group.group_file import LOCAL, MemberSpec
+from rmqpy.upgrade.runbook import JAVA, RMQPY, leave_runbook, switch_runbook
+
+MEMBERS = 3
+_LOOPBACK = ("127.", "localhost")
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class CheckedCopy:
+    """The copy ``[begin, end)`` of a master, and what the checks of an upgrade find in it."""
+
+    broker_name: str
+    master: str
+    begin: int
+    end: int
+    summary: CheckSummary
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "brokerName": self.broker_name,
+            "master": self.master,
+            "begin": self.begin,
+            "end": self.end,
+            "summary": self.summary.as_json(),
+        }
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class RehearsalReport:
+    """Everything a rehearsal has found. ``walked`` is None if the checks prevented the walk."""
+
+    copied: CheckedCopy
+    machine: Machine
+    walked: WalkResult | None
+    facts: GroupFacts
+    verified_ms: int
+
+    @property
+    def is_ready(self) -> bool:
+        return self.walked is not None and not self.walked.reasons
+
+    @property
+    def word(self) -> str:
+        return "ready" if self.is_ready else "not ready"
+
+    @property
+    def runbook(self) -> list[str]:
+        """The commands of the way there, then of the way back, for the members of this group."""
+        members = list(_members(self.facts))
+        kind = JAVA if self.facts.is_java else RMQPY
+        init = [f"{'' if each.is_local else each.host}{each.config}" for each in members]
+        return [*switch_runbook(members, kind, init), "", *leave_runbook(members, kind)]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            **self.copied.as_json(),
+            "ready": self.is_ready,
+            "verified_ms": self.verified_ms,
+            "machine": self.machine.as_json(),
+            "walk": self.walked.as_json() if self.walked is not None else None,
+            "runbook": self.runbook if self.is_ready else [],
+        }
+
+    def lines(self) -> Iterator[str]:
+        copied = self.copied
+        yield (
+            f"copied {format_bytes(copied.end - copied.begin)} of {copied.broker_name} from"
+            f" {copied.master}: offsets {copied.begin} to {copied.end}, and its tables"
+        )
+        yield (
+            f"this machine reads {self.machine.read_mib_s:.0f} MiB/s, and syncs 4 KiB in"
+            f" {self.machine.fsync_p99_ms:.1f} ms (p99)"
+        )
+        if self.walked is None:
+            yield from copied.summary.lines(details=False)
+            return
+        yield from _walk_lines(self.walked)
+        if self.is_ready:
+            yield f"READY: {copied.broker_name} was there and back on the copy, and lost nothing"
+            yield ""
+            yield from self.runbook
+        else:
+            yield f"NOT READY: {copied.broker_name}"
+            yield from (f"  {reason}" for reason in self.walked.reasons)
+
+
+def _walk_lines(walked: WalkResult) -> Iterator[str]:
+    yield f"steps, with {walked.per_second:.0f} messages a second sent meanwhile:"
+    yield from (f"{step.seconds:7.1f} s  {step.name}" for step in walked.steps)
+    yield "forecast, for machines like this one: no send is acknowledged for"
+    yield from (f"{seconds:7.1f} s  {cause}" for cause, seconds in walked.pauses.items())
+    yield from (f"verify, {verdict}" for verdict in walked.verdicts)
+    yield f"{walked.acknowledged} messages acknowledged meanwhile, {walked.lost} lost"
+
+
+def _members(facts: GroupFacts) -> Iterator[MemberSpec]:
+    """Yield the brokers of the group as members, with what is not known as a placeholder."""
+    addresses = [facts.master, *facts.slaves]
+    addresses += [""] * (MEMBERS - len(addresses))
+    for number, address in enumerate(addresses):
+        host = address.rpartition(":")[0] or f"HOST{number}"
+        is_local = host.startswith(_LOOPBACK)
+        yield MemberSpec(
+            name=f"n{number}",
+            host=LOCAL if is_local else f"ssh://{host}",
+            config=f"n{number}.conf" if is_local else "/PATH/broker.conf",
+            directory="",
+            address=address,
+            id="",
+            peer="",
+            role="",
+        )
