@@ -17,7 +17,7 @@ from rmqpy.cli.parsing import (
     add_log_options,
 )
 from rmqpy.cli.terminal import show
-from rmqpy.config.loading import StoreSettings, load_broker_configuration
+from rmqpy.config.loading import StoreSettings, load_store_settings
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 
@@ -103,7 +103,7 @@ def _directory_options(parser: argparse.ArgumentParser) -> None:
 def _settings(options: argparse.Namespace) -> StoreSettings | None:
     if options.config is None:
         return None
-    return load_broker_configuration(options.config).configuration.store
+    return load_store_settings(options.config)
 
 
 def _root(options: argparse.Namespace) -> str:

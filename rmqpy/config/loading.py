@@ -147,6 +147,19 @@ def load_broker_configuration(
     return _loaded_broker(reading, where, environment or {})
 
 
+def load_store_settings(
+    path: str | Path, environment: Mapping[str, str] | None = None
+) -> StoreSettings:
+    """Load the paths and sizes of a store for a tool that reads it.
+
+    Whoever only reads need not do what the broker of the store does: settings that rmqpy's broker
+    refuses, such as ``enableControllerMode``, are accepted.
+    """
+    reading = _Reading(BrokerConfiguration(), refuses=False)
+    reading.take_file(path)
+    return _loaded_broker(reading, str(path), environment or {}).configuration.store
+
+
 def parse_broker_configuration(
     text: str, path: str, environment: Mapping[str, str] | None = None
 ) -> LoadedConfiguration:
@@ -300,8 +313,11 @@ _ADDRESS_SERVER_NAMES = ("rmqAddressServerDomain", "rmqAddressServerSubGroup")
 class _Reading:
     """One pass over the sources. It collects typed values by key, the source of each, and notes."""
 
-    def __init__(self, base: BrokerConfiguration | NamesrvConfiguration) -> None:
+    def __init__(
+        self, base: BrokerConfiguration | NamesrvConfiguration, *, refuses: bool = True
+    ) -> None:
         self._base = base
+        self._refuses = refuses
         self._facts = _all_facts(base)
         self.values: dict[str, Any] = {}
         self.notes: list[str] = []
@@ -467,7 +483,7 @@ class _Reading:
         except ValueError as error:
             allowed = facts.kind.allowed + (f" ({facts.unit})" if facts.unit else "")
             raise config_fault(where, facts.name, text, str(error), allowed) from None
-        if facts.effect is Effect.REFUSED and value != facts.default:
+        if facts.effect is Effect.REFUSED and value != facts.default and self._refuses:
             allowed = "nothing" if facts.default in ("", None) else facts.kind.print(facts.default)
             raise config_fault(where, facts.name, text, facts.doc.rstrip("."), allowed)
         if facts.clamp is not None and facts.clamp(value) != value:

@@ -20,7 +20,7 @@ from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.config.loading import load_broker_configuration
+from rmqpy.config.loading import load_store_settings
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.model.ids import MASTER_ID
@@ -196,7 +196,7 @@ class DemoCluster:
             store = self.store(member)
             store.mkdir(parents=True, exist_ok=True)
             conf = os.fspath(self.folder / member / "broker.conf")
-            settings[member] = load_broker_configuration(conf, {}, {}).configuration.store
+            settings[member] = load_store_settings(conf)
             plan = SurveyPlan(
                 name=member,
                 root=os.fspath(store),

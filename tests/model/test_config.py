@@ -17,6 +17,7 @@ from rmqpy.config.loading import (
     effective_lines,
     load_broker_configuration,
     load_namesrv_configuration,
+    load_store_settings,
     updated_configuration,
 )
 from rmqpy.model.errors import ConfigError, RequestRejectedError
@@ -362,3 +363,19 @@ def test_a_name_server_has_defaults() -> None:
     assert result.configuration.bind_address == "127.0.0.1"
     assert result.configuration.namesrv.config_store_path == "/home/mq/namesrv/namesrv.properties"
     assert [note.split(",")[0] for note in result.notes] == ["listening on 127.0.0.1 only"]
+
+
+def test_whoever_only_reads_a_store_may_have_the_settings_that_a_broker_refuses(
+    tmp_path: Path,
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        f"brokerName=b\nstorePathRootDir={tmp_path}\nenableControllerMode=true\n"
+        "storeType=defaultRocksDB\nmappedFileSizeCommitLog=65536\n"
+    )
+    with pytest.raises(ConfigError, match="enableControllerMode"):
+        load_broker_configuration(conf)
+    assert load_store_settings(conf).mapped_file_size_commit_log == 65536
+    conf.write_text(conf.read_text() + "flushDiskType=NONE\n")
+    with pytest.raises(ConfigError, match="flushDiskType"):
+        load_store_settings(conf)

@@ -23,7 +23,7 @@ def plan_context_of(
     options: argparse.Namespace, switch: SwitchOptions | None = None
 ) -> PlanContext:
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.config.loading import load_broker_configuration
+    from rmqpy.config.loading import load_store_settings
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.findings import Group
     from rmqpy.upgrade.checks.replica import LocalReplica
@@ -39,7 +39,7 @@ def plan_context_of(
     for name, path in named(getattr(options, "config", []), names, "-c").items():
         if name not in here:
             continue
-        settings[name] = load_broker_configuration(path, {}, os.environ).configuration.store
+        settings[name] = load_store_settings(path, os.environ)
     for replica in replicas:
         # The given directory is used, not the one in its broker.conf, because it may be a copy.
         if isinstance(replica, LocalReplica) and replica.plan.settings is not None:

@@ -54,7 +54,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
 
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.config.loading import load_broker_configuration
+    from rmqpy.config.loading import load_store_settings
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.replica import LocalReplica
     from rmqpy.upgrade.plan.survey import SurveyPlan
@@ -72,7 +72,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
         config = configs.get(name)
         store = None
         if config is not None:
-            store = load_broker_configuration(config, {}, os.environ).configuration.store
+            store = load_store_settings(config, os.environ)
         root = str(Path(path).resolve())
         settings = _relocated(store, root) if store else None
         _check_store(name, root, settings, may_be_empty=getattr(options, "may_be_empty", False))
