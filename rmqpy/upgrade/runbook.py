@@ -47,6 +47,38 @@ def switch_runbook(
     yield "# rmqpy upgrade finalize"
 
 
+def controller_runbook(
+    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the lines of the way to a controller of 5.x, with the parameters of
+    :func:`switch_runbook`.
+    """
+    name = members[0].name
+    yield from _head("to a controller of RocketMQ 5.x", init)
+    yield "# CONTROLLERS stands for the addresses of the controller: HOST:PORT;HOST:PORT."
+    yield "# 1. Stop the producers and wait until every slave has caught up. The master is stopped"
+    yield "#    first, then the slaves. No message can be sent from here on until step 6."
+    yield from _by_hand(members, brokers, "stop")
+    yield "rmqpy upgrade run --until stopped --yes"
+    yield "# 2. Compare, and make the members equal. A DLedger group leaves before (leave"
+    yield "#    --runbook)."
+    yield "rmqpy upgrade check || test $? -eq 2"
+    yield "rmqpy upgrade plan"
+    yield "rmqpy upgrade apply"
+    yield "rmqpy upgrade check"
+    yield "# 3. Write the epochs and the configuration of every member."
+    yield "rmqpy upgrade switch --to controller --controllers CONTROLLERS"
+    yield "# 4. Start the controller: a 5.x name server with enableControllerInNamesrv=true, or"
+    yield "#    sh bin/mqcontroller. Its data folder (controllerStorePath) must be new, and"
+    yield "#    enableElectUncleanMaster=false. One is enough to begin with; three survive the loss"
+    yield "#    of one."
+    yield f"# 5. Start {name} with RocketMQ 5.x; the others after it is the master:"
+    yield "#    sh bin/mqadmin getSyncStateSet -a CONTROLLERS -b BROKERNAME"
+    for member in members:
+        yield f"#    {member.name}, on {_host(member)}: {_command(member, JAVA, 'start')}"
+    yield "# 6. When the SyncStateSet has every member, start the producers."
+
+
 def leave_runbook(
     members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
 ) -> Iterator[str]:
@@ -92,8 +124,11 @@ def _by_hand(members: Sequence[MemberSpec], brokers: str, verb: str) -> Iterator
     """Yield what the operator does for the members without a command in ``group.toml``."""
     for member in members:
         if not getattr(member, verb):
-            host = "this host" if member.is_local else member.host
-            yield f"#    {member.name}, on {host}: {_command(member, brokers, verb)}"
+            yield f"#    {member.name}, on {_host(member)}: {_command(member, brokers, verb)}"
+
+
+def _host(member: MemberSpec) -> str:
+    return "this host" if member.is_local else member.host
 
 
 def _command(member: MemberSpec, brokers: str, verb: str) -> str:

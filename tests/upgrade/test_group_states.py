@@ -37,6 +37,7 @@ FRESH = {"dledger": True}
 REFILL = PlanFacts(id="p5", steps=ALIGN, ends={"n0": 200, "n1": 200, "n2": 0})
 REFILLED = {"journal": "applied", "steps": ALIGN, "plan": "p5", "untouched": True, "since_ms": 30}
 LEFT = {**ALIGNED, "steps": LEAVE, "plan": "p3", "end": 200, "since_ms": 40}
+CONTROLLED = {**STOPPED, "keys": {"enableControllerMode": "true"}}
 ALIGNMENT = PlanFacts(id="p1", steps=ALIGN, ends={"n0": 100, "n1": 100, "n2": 100})
 WAY_BACK = PlanFacts(id="p3", steps=LEAVE, ends={"n0": 200, "n1": 200, "n2": 200})
 
@@ -91,6 +92,10 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("returned", [up({**LEFT, "untouched": False})] * 3, {}),
     ("classic", [up({**LEFT, "journal": "finalized"})] * 3, {}),
     ("stopped", [{**LEFT, "untouched": False, "end": 300}] * 3, {}),
+    ("handed-over", [CONTROLLED] * 3, {}),
+    ("controller-starting", [up(CONTROLLED), CONTROLLED, CONTROLLED], {}),
+    ("controller", [up(CONTROLLED)] * 3, {}),
+    ("mixed", [CONTROLLED, STOPPED, STOPPED], {}),
     ("interrupted", [{**STOPPED, "journal": "applying"}, STOPPED, STOPPED], {}),
     ("rolling-back", [{**STOPPED, "journal": "rolling_back"}, STOPPED, STOPPED], {}),
     ("hidden", [{**MEMBER, "dledger": False}, MEMBER, MEMBER], {}),

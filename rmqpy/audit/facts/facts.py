@@ -20,6 +20,7 @@ from typing import Any
 
 from attrs import asdict, define, field
 
+from rmqpy.audit.facts.controller_files import ControllerFacts
 from rmqpy.audit.facts.small_files import Checkpoint, ConfigTable, LedgerState
 from rmqpy.audit.scan.findings import Finding, json_value
 from rmqpy.audit.scan.queue_units import QueueBounds
@@ -151,6 +152,8 @@ class StoreFacts:
     queue_file_size: int = 0
     index: tuple[IndexFacts, ...] = ()
     tables: tuple[ConfigTable, ...] = ()
+    controller: ControllerFacts | None = None
+    """The files of a broker whose master a controller of 5.x elects."""
     openers: tuple[Opener, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
     """Findings that need no scan of the logs: files, sizes, tails, small files."""

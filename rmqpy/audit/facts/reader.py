@@ -12,6 +12,7 @@ from collections.abc import Callable
 from attrs import evolve
 
 from rmqpy.audit.facts.compatibility import openers_of
+from rmqpy.audit.facts.controller_files import read_controller_facts
 from rmqpy.audit.facts.facts import IndexFacts, LogFacts, Mode, StoreFacts, TailKind
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import read_log_facts
@@ -111,6 +112,7 @@ class _FactsReader:
             queue_file_size=max((q.segments.file_size for q in directory.queues), default=0),
             index=tuple(self._index()),
             tables=tables,
+            controller=read_controller_facts(files, directory.root),
             openers=(),
             findings=tuple(sorted(self.findings)),
         )

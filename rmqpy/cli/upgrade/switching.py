@@ -1,4 +1,6 @@
-"""``rmqpy upgrade switch | join``: go to DLedger, and bring a member up to its group."""
+"""``rmqpy upgrade switch | join``: go to DLedger or to a controller, and bring a member up to its
+group.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from rmqpy.cli.upgrade.options import (
 from rmqpy.cli.upgrade.output import confirm, journal_json, print_result, show_plan
 from rmqpy.cli.upgrade.replicas import name_of, named
 from rmqpy.cli.upgrade.runbooks import print_runbook
+from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -28,12 +31,31 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.steps.plan_context import PlanContext
 
 
+DLEDGER, CONTROLLER = "dledger", "controller"
+"""Where ``switch`` leads."""
+
+AFTER = {
+    DLEDGER: "start the brokers",
+    CONTROLLER: "start the controller, then the brokers with RocketMQ 5.x",
+}
+"""What the operator does next."""
+
+
 def add_verbs(verbs: Commands) -> None:
     switch = add_verb(
         verbs, "switch", "seal the old log and write the configuration of a node", _switch
     )
     replica_options(switch, may_be_empty=True, of_group=True)
     full_option(switch)
+    switch.add_argument(
+        "--to",
+        choices=[DLEDGER, CONTROLLER],
+        default=DLEDGER,
+        help="a replicated log of these brokers, or the controller mode of RocketMQ 5.x",
+    )
+    switch.add_argument(
+        "--controllers", default="", metavar="HOST:PORT;...", help="controllerAddr, for controller"
+    )
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
         "--self-id", action="append", default=[], metavar="[NAME=]ID", help="a node's dLegerSelfId"
@@ -62,17 +84,20 @@ def add_verbs(verbs: Commands) -> None:
 
 
 def _switch(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.runbook import switch_runbook
+    from rmqpy.upgrade.runbook import controller_runbook, switch_runbook
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_switch
 
+    to_controller = options.to == CONTROLLER
     if options.runbook:
-        return print_runbook(options, switch_runbook)
+        return print_runbook(options, controller_runbook if to_controller else switch_runbook)
+    _check_destination(options)
     names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
         peers=options.peers,
         self_ids=named(options.self_id, names, "--self-id"),
         dledger_group=options.group,
+        controllers=options.controllers,
     )
     context = plan_context_of(options, switch)
     if options.given_group is not None and not options.given_group.file.is_local:
@@ -85,9 +110,25 @@ def _switch(options: argparse.Namespace) -> int:
     print_result(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
-        [*(note for part in plan.nodes for note in part.notes), "switched: start the brokers"],
+        [*(note for part in plan.nodes for note in part.notes), f"switched: {AFTER[options.to]}"],
     )
     return EXIT_DONE
+
+
+def _check_destination(options: argparse.Namespace) -> None:
+    """Raise RmqError if the options belong to different destinations."""
+    if options.to == CONTROLLER and not options.controllers:
+        raise RmqError(
+            "--to controller: found no --controllers, expected the addresses of the controller;"
+            " add --controllers HOST:PORT, with a semicolon between several"
+        )
+    other = ("peers", "self_id", "group") if options.to == CONTROLLER else ("controllers",)
+    given = [f"--{name.replace('_', '-')}" for name in other if getattr(options, name)]
+    if given:
+        raise RmqError(
+            f"--to {options.to}: found {', '.join(given)}, which belongs to another destination;"
+            " leave it out"
+        )
 
 
 def carry_out_switch(context: PlanContext) -> Plan:
@@ -100,7 +141,10 @@ def carry_out_switch(context: PlanContext) -> Plan:
 
     with announced_in_all(context, "switch"):
         plan = plan_switch(context)
-        carry_out(context, plan, "switched", save_mark)
+        if context.options.controllers:
+            carry_out(context, plan, "switched")
+        else:
+            carry_out(context, plan, "switched", save_mark)
     return plan
 
 

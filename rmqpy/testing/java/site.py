@@ -18,9 +18,10 @@ from attrs import define, field
 
 from rmqpy.testing.java.clients import ADMIN_SECONDS_MAX, LineClient, MqAdmin, Probe
 from rmqpy.testing.java.install import JavaHome
-from rmqpy.testing.processes import BrokerSpec, ServerProcess, write_properties
+from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, write_properties
 
 READY = re.compile(rb"boot success")
+CONTROLLER_READY = re.compile(rb"ControllerManager boot success")
 LOG_KINDS = ("broker", "namesrv", "tools")
 LOGBACK = """<configuration>
   <appender name="file" class="{appender}">
@@ -69,6 +70,25 @@ class JavaSite:
         conf = write_properties(directory / "conf" / "namesrv.conf", lines)
         main = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf)]
         return self._server(name, "namesrv", main, port)
+
+    def controller(self, name: str, port: int, controller_port: int) -> ServerProcess:
+        """Return a name server of 5.x with the only member of a controller group in it."""
+        directory = self.root / name
+        lines = {
+            "listenPort": str(port),
+            "kvConfigPath": str(directory / "kvConfig.json"),
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerPeers": f"n0-{LOOPBACK}:{controller_port}",
+            "controllerDLegerSelfId": "n0",
+            "controllerStorePath": str(directory / "controller"),
+            "enableElectUncleanMaster": "false",
+        }
+        conf = write_properties(directory / "conf" / "namesrv.conf", lines)
+        main = ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(conf)]
+        server = self._server(name, "namesrv", main, port)
+        server.ready = CONTROLLER_READY
+        return server
 
     def broker(self, name: str, spec: BrokerSpec) -> ServerProcess:
         directory = self.root / name

@@ -19,6 +19,7 @@ from rmqpy.audit.replicas.manifest import LogDigest, Manifest
 from rmqpy.audit.replicas.table_comparison import compare_tables
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
+from rmqpy.upgrade.checks.controller_checks import epochs, identities
 from rmqpy.upgrade.checks.entry_comparison import (
     EntryComparison,
     EntryConflict,
@@ -294,6 +295,8 @@ GROUP_CHECKS: dict[str, Check] = {
     "tables-agree": tables_agree,
     "tables-there": tables_there,
     "clocks": clocks,
+    "epochs": epochs,
+    "identities": identities,
 }
 CHECKS: dict[str, Check] = {**REPLICA_CHECKS, **CONFIG_CHECKS, **GROUP_CHECKS}
 """All checks by name, in the order of reports."""

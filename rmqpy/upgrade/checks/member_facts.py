@@ -67,6 +67,11 @@ class MemberFacts:
     keys: Mapping[str, str] = field(factory=dict)
     """The pairs of its broker.conf."""
 
+    @property
+    def controlled(self) -> bool:
+        """Whether broker.conf leaves the roles to a controller of 5.x."""
+        return self.keys.get("enableControllerMode", "").lower() == "true"
+
     def encode(self) -> bytes:
         tree = attrs.asdict(self)
         return json.dumps({**tree, "mode": self.mode.value, "format": FACTS_FORMAT}).encode()

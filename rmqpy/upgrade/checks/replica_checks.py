@@ -168,7 +168,8 @@ def tables_readable(survey: Survey) -> Iterator[CheckFinding]:
     that only RocketMQ 5.x reads (H12).
     """
     yield from _audited_tables(survey)
-    accepted = survey.setting("rmqpyAcceptUnreadData") == "true"
+    keys = ("rmqpyAcceptUnreadData", "enableControllerMode")
+    accepted = any(survey.setting(key) == "true" for key in keys)
     for found in _unread(survey):
         yield evolve(found, is_note=accepted)
 

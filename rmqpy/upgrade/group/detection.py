@@ -19,10 +19,13 @@ from rmqpy.upgrade.group.states import (
     ALIGNING,
     BEHIND,
     CLASSIC,
+    CONTROLLER,
+    CONTROLLER_STARTING,
     DAMAGED,
     DLEDGER,
     FINAL,
     HALTED,
+    HANDED_OVER,
     HIDDEN,
     INCOMPLETE,
     INTERRUPTED,
@@ -159,6 +162,12 @@ def _dledger_state(facts: GroupFacts) -> State:
 
 
 def _classic_state(facts: GroupFacts) -> State:
+    if facts.every(lambda each: each.controlled):
+        if facts.every(lambda each: each.running):
+            return CONTROLLER
+        return CONTROLLER_STARTING if facts.some(lambda each: each.running) else HANDED_OVER
+    if facts.some(lambda each: each.controlled):
+        return MIXED
     came_back = facts.some(lambda each: each.journal == APPLIED and each.steps == LEAVE)
     if facts.every(lambda each: each.running or each.mode is Mode.EMPTY):
         return RETURNED if came_back else CLASSIC

@@ -222,6 +222,30 @@ RETURNED = State(
     next=NextStep.FINALIZE,
     back="switch again",
 )
+HANDED_OVER = State(
+    name="handed-over",
+    meaning="all members are configured for a controller of 5.x, and stopped",
+    served=NO,
+    next=NextStep.START,
+    returning=NextStep.ROLLBACK,
+    back="`rollback` while no broker has written to a log",
+)
+CONTROLLER_STARTING = State(
+    name="controller-starting",
+    meaning="some members run with a controller of 5.x, others are stopped",
+    served="while the master that the controller elects runs",
+    next=NextStep.START,
+    returning=NextStep.STOP,
+    back="stop them; `rollback` while no broker has written to a log",
+)
+CONTROLLER = State(
+    name="controller",
+    meaning="all members run, and a controller of 5.x elects their master",
+    served="yes, by the master that the controller elects",
+    next=NextStep.NOTHING,
+    returning=NextStep.STOP,
+    back="stop them; `rollback` while no broker has written to a log",
+)
 INTERRUPTED = State(
     name="interrupted",
     meaning="a plan is half done on a member, whose broker does not start",
@@ -300,6 +324,7 @@ STATES: Final = (
     *FORWARD,
     *BACKWARD,
     *(INCOMPLETE, BEHIND, LACKING),
+    *(HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rmqpy.config.properties_file import decode_properties_bytes, format_properties
 from rmqpy.model.files import FileSystem
@@ -10,6 +10,11 @@ from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.survey import Survey
 
 FLAG = "enableDLegerCommitLog"
+NOT_WITH_A_CONTROLLER = (
+    *("brokerId", "brokerRole", FLAG, "dLegerGroup", "dLegerPeers", "dLegerSelfId"),
+    "preferredLeaderId",
+)
+"""What a controller decides, and the keys with which a 5.x broker in controller mode ends."""
 
 
 def dledger_keys(peers: str, self_id: str, group: str) -> dict[str, str]:
@@ -32,13 +37,25 @@ def classic_keys(survey: Survey, roles: Mapping[str, str]) -> dict[str, str]:
     return keys
 
 
-def rewritten_config(files: FileSystem, survey: Survey, keys: Mapping[str, str]) -> str:
-    """Return the text of the replica's broker.conf with these keys set."""
-    return rewritten(_text(files, survey), keys)
+def controller_keys(addresses: str, *, all_acknowledge: bool) -> dict[str, str]:
+    """Return the settings of a member of a controller group.
+
+    With ``all_acknowledge``, a message counts as sent once every replica in the SyncStateSet has
+    it, as with a SYNC_MASTER; by default 5.x answers when the master alone has it.
+    """
+    keys = {"enableControllerMode": "true", "controllerAddr": addresses}
+    return keys | ({"allAckInSyncStateSet": "true"} if all_acknowledge else {})
 
 
-def rewritten(text: str, keys: Mapping[str, str]) -> str:
-    """Return ``text`` with these keys set.
+def rewritten_config(
+    files: FileSystem, survey: Survey, keys: Mapping[str, str], without: Collection[str] = ()
+) -> str:
+    """Return the text of the replica's broker.conf with these keys set, and those removed."""
+    return rewritten(_text(files, survey), keys, without)
+
+
+def rewritten(text: str, keys: Mapping[str, str], without: Collection[str] = ()) -> str:
+    """Return ``text`` with these keys set, and the lines of those in ``without`` removed.
 
     A line that sets one of them is replaced; the others are added at the end.
     """
@@ -46,7 +63,7 @@ def rewritten(text: str, keys: Mapping[str, str]) -> str:
     lines = []
     for line in text.splitlines():
         name = line.partition("=")[0].strip()
-        if name in keys and not line.lstrip().startswith(("#", "!")):
+        if (name in keys or name in without) and not line.lstrip().startswith(("#", "!")):
             if name in rest:
                 lines.append(format_properties({name: rest.pop(name)}).rstrip("\n"))
             continue

@@ -64,7 +64,7 @@ class SwitchOptions:
 
     ``reference`` is the chosen reference, ``peers`` the dLegerPeers, ``self_ids`` the ids by
     replica. An empty ``dledger_group`` means the broker's name. ``roles`` gives the role of each
-    replica after leaving.
+    replica after leaving. ``controllers`` are the addresses of a 5.x controller to switch to.
     """
 
     reference: str | None = None
@@ -74,6 +74,7 @@ class SwitchOptions:
     cut_index: int | None = None
     reads_version: int = 1
     roles: dict[str, str] = field(factory=dict)
+    controllers: str = ""
     write_config: bool = True
 
 

@@ -27,6 +27,7 @@ from rmqpy.upgrade.steps.states import AlignStep, GroupState, LeaveStep, detect,
 ALIGN = ("m0001_baseline", "m0002_align")
 SWITCH = ("m0003_seal", "m0004_join")
 LEAVE = ("m0006_leave",)
+CONTROLLER = ("m0007_controller",)
 
 
 def plan_alignment(context: PlanContext) -> Plan:
@@ -119,19 +120,29 @@ def _move_empty_ledgers(context: PlanContext, replica: Replica, keep: str) -> It
 
 
 def plan_switch(context: PlanContext) -> Plan:
-    """Return the plan for the nodes of this host; all given replicas must be aligned."""
+    """Return the plan for the nodes of this host; all given replicas must be aligned.
+
+    It leads to DLedger, or to a controller of 5.x if the options have its addresses.
+    """
     state = detect(context.group)
     if state not in (GroupState.ALIGNED, GroupState.SEALED):
-        raise UpgradeRefusedError(
-            f"the replicas are {state.value}: rmqpy upgrade plan and apply align them first"
-        )
+        raise UpgradeRefusedError(f"the replicas are {state.value}: {_before_switch(state)}")
     if not context.on_this_host:
         raise UpgradeRefusedError(
             "switch changes directories of this host, and no replica given is one of them"
         )
     refuse_findings(context, BEFORE_SWITCH, "the replicas are not ready for a switch")
     facts = {"state": state.value, **_baseline(context)}
-    return _plan(context, SWITCH, facts, [])
+    return _plan(context, CONTROLLER if context.options.controllers else SWITCH, facts, [])
+
+
+def _before_switch(state: GroupState) -> str:
+    """Return what leads from another state to that before a switch."""
+    if state in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
+        return "rmqpy upgrade leave makes a classic log of their entries first"
+    if state is GroupState.CONTROLLED:
+        return "they belong to a controller; rmqpy upgrade rollback takes that back"
+    return "rmqpy upgrade plan and apply align them first"
 
 
 def plan_leaving(context: PlanContext) -> Plan:

@@ -33,6 +33,8 @@ class GroupState(Enum):
     SEALED = "sealed"
     JOINED = "joined"
     DLEDGER_ONLY = "dledger_only"
+    CONTROLLED = "controlled"
+    """Equal classic logs, each with epochs for a controller of 5.x."""
     MIXED = "mixed"
     """Some replicas have switched, others have not."""
 
@@ -73,6 +75,8 @@ def detect(group: Group) -> GroupState:
     first, *others = group.replicas
     relations = {compare_logs(first, other).relation for other in others}
     if relations <= {Relation.EQUAL}:
+        if all(survey.manifest.facts.get("controller") for survey in group.surveys):
+            return GroupState.CONTROLLED
         return GroupState.SEALED if _all_sealed(group) else GroupState.ALIGNED
     for candidate in group.replicas:
         seen = {compare_logs(each, candidate).relation for each in group.replicas}

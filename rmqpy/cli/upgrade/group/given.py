@@ -106,12 +106,18 @@ def use_group(options: argparse.Namespace) -> GivenGroup | None:
         text = getattr(file, name)
         if name in given and given[name] is None and text:
             setattr(options, name, str(group.folder / text))
+    if not given.get("controllers"):
+        _use_dledger(options, file)
+    if given.get("role") == []:
+        options.role = [f"{each.name}={each.role}" for each in file.members]
+    return group
+
+
+def _use_dledger(options: argparse.Namespace, file: GroupFile) -> None:
+    given = vars(options)
     if given.get("peers") == "":
         options.peers = file.peers
     if given.get("group") == "":
         options.group = file.dledger_group
     if given.get("self_id") == []:
         options.self_id = [f"{each.name}={each.id}" for each in file.members]
-    if given.get("role") == []:
-        options.role = [f"{each.name}={each.role}" for each in file.members]
-    return group

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.group.hosts import long_form, reach_hosts, run_there
 from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.switching import carry_out_switch
+from rmqpy.cli.upgrade.switching import AFTER, carry_out_switch
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.given import GivenGroup
@@ -26,7 +26,11 @@ def switch_hosts(options: argparse.Namespace, group: GivenGroup, context: PlanCo
 
     reach_hosts(options, group.file)
     facts = {each.name: each.facts() for each in context.group.replicas}
-    left = [each for each in group.file.members if not facts[each.name].dledger]
+    left = [
+        each
+        for each in group.file.members
+        if not (facts[each.name].controlled if options.controllers else facts[each.name].dledger)
+    ]
     linked = [each for each in left if not each.is_local]
     has_local = any(each.is_local for each in left)
     if has_local:
@@ -42,7 +46,8 @@ def switch_hosts(options: argparse.Namespace, group: GivenGroup, context: PlanCo
             _switch_there(options, group, context, member, dry_run=False)
             lines.append(f"{member.name}: switched")
     names = [each.name for each in left]
-    end = "every member could be switched" if options.dry_run else "switched: start the brokers"
+    after = f"switched: {AFTER[options.to]}"
+    end = "every member could be switched" if options.dry_run else after
     print_result(options, {"nodes": names, "dry_run": options.dry_run}, [*lines, end])
     return EXIT_DONE
 
@@ -55,8 +60,12 @@ def _switch_there(
     *,
     dry_run: bool,
 ) -> None:
-    words = ["switch", *long_form(group.file, member), "--peers", options.peers]
-    words += ["--self-id", f"{member.name}={member.id}", "--group", options.group]
+    words = ["switch", *long_form(group.file, member), "--to", options.to]
+    if options.controllers:
+        words += ["--controllers", options.controllers]
+    else:
+        words += ["--peers", options.peers, "--self-id", f"{member.name}={member.id}"]
+        words += ["--group", options.group]
     words += ["--dry-run"] if dry_run else []
     run_there(options, member, words, context.group.replicas)
 

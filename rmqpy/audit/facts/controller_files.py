@@ -1,0 +1,81 @@
+"""The files that a broker keeps for the controller of RocketMQ 5.x: its epochs and its identity.
+
+====================  ==========================================================================
+file                  content
+====================  ==========================================================================
+epochFileCheckpoint   :mod:`rmqpy.codec.epochs`; ``.bak`` is read if it is missing or damaged
+brokerIdentity        one line ``cluster#brokerName#brokerId``; the controller gives ids from 1
+====================  ==========================================================================
+
+Source: EpochFileCache, CheckpointFile, BrokerMetadata of 5.3.3.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from attrs import define
+
+from rmqpy.codec.epochs import Epoch, decode_epochs
+from rmqpy.codec.errors import InvalidRecordError
+from rmqpy.model.files import FileSystem
+from rmqpy.store.files.atomic import BACKUP_SUFFIX
+
+EPOCH_FILE: Final = "epochFileCheckpoint"
+IDENTITY_FILE: Final = "brokerIdentity"
+IDENTITY_FILES: Final = (IDENTITY_FILE, f"{IDENTITY_FILE}-temp")
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Identity:
+    """What the controller knows a broker by."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ControllerFacts:
+    """The controller's files of one store. ``problems`` has a sentence per file that Java cannot
+    read, and that it takes for an empty one.
+    """
+
+    epochs: tuple[Epoch, ...] = ()
+    identity: Identity | None = None
+    problems: tuple[str, ...] = ()
+
+
+def read_controller_facts(files: FileSystem, root: str) -> ControllerFacts | None:
+    """Return the facts of the store below ``root``, or None if no controller has to do with it."""
+    problems: list[str] = []
+    epochs = _epochs(files, f"{root}/{EPOCH_FILE}", problems)
+    identity = _identity(files, f"{root}/{IDENTITY_FILE}", problems)
+    if not epochs and identity is None and not problems:
+        return None
+    return ControllerFacts(epochs=epochs, identity=identity, problems=tuple(problems))
+
+
+def _epochs(files: FileSystem, path: str, problems: list[str]) -> tuple[Epoch, ...]:
+    for each in (path, path + BACKUP_SUFFIX):
+        if not files.exists(each) or not files.size_of(each):
+            continue
+        try:
+            return decode_epochs(files.read_bytes(each))
+        except InvalidRecordError as error:
+            problems.append(f"{each.rpartition('/')[2]}: {error}")
+    return ()
+
+
+def _identity(files: FileSystem, path: str, problems: list[str]) -> Identity | None:
+    if not files.exists(path) or not files.size_of(path):
+        return None
+    text = files.read_bytes(path).decode("utf-8", "replace").strip()
+    try:
+        cluster, broker_name, number = text.split("#")
+        return Identity(cluster=cluster, broker_name=broker_name, broker_id=int(number))
+    except ValueError:
+        problems.append(
+            f"{IDENTITY_FILE}: found {text[:80]!r}, expected cluster#brokerName#brokerId"
+        )
+        return None

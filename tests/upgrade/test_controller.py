@@ -1,0 +1,180 @@
+"""``switch --to controller``: epochs and configuration for a controller of 5.x, and the way back.
+
+tests/interop/test_controller.py starts real brokers of 5.3.3 on the result.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness.upgrade import SHOWN, RunUpgrade, tree_of, write_confs
+
+from rmqpy.audit.facts.controller_files import (
+    ControllerFacts,
+    Identity,
+    read_controller_facts,
+)
+from rmqpy.codec.epochs import Epoch
+from rmqpy.store.files.disk import OsFileSystem
+
+pytestmark = pytest.mark.slow
+
+ROLES = "brokerRole=SYNC_MASTER\nbrokerId=0\ndLegerSelfId=SELF\nenableDLegerCommitLog=false\n"
+SWITCH = f"switch {SHOWN} --to controller --controllers 10.0.0.1:9878;10.0.0.2:9878"
+SWITCH = SWITCH.replace("10.0.0.1:9878;10.0.0.2:9878", "'10.0.0.1:9878;10.0.0.2:9878'")
+MEMBERS = ("n0", "n1", "n2")
+
+
+def content_of(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Return all files but the lock, whose time changes with each command."""
+    return {path: found for path, found in tree_of(root).items() if path != "lock"}
+
+
+def facts_of(root: Path) -> ControllerFacts | None:
+    return read_controller_facts(OsFileSystem(), str(root))
+
+
+def test_every_member_gets_the_same_epoch_and_loses_its_role(
+    classic: Path, run: RunUpgrade
+) -> None:
+    write_confs(classic, ROLES)
+    (classic / "n1/commitlog/00000000000000000000").unlink()  # It has expired there.
+    before = {member: content_of(classic / member) for member in MEMBERS}
+    confs = {member: (classic / f"{member}.conf").read_bytes() for member in MEMBERS}
+    assert run(f"{SWITCH} --dry-run")[0] == 0
+    assert all(content_of(classic / member) == before[member] for member in MEMBERS)
+    assert run(SWITCH)[0] == 0
+    for member in MEMBERS:
+        assert facts_of(classic / member) == ControllerFacts(epochs=(Epoch(0, 0),))
+        lines = (classic / f"{member}.conf").read_text().splitlines()
+        assert {"enableControllerMode=true", "allAckInSyncStateSet=true"} <= {*lines}
+        assert "controllerAddr=10.0.0.1:9878;10.0.0.2:9878" in lines
+        gone = ("brokerRole", "brokerId", "dLeger", "enableDLeger")
+        assert not any(line.startswith(gone) for line in lines)
+    code, _, err = run(SWITCH)
+    assert code == 2 and "rollback" in err, "they belong to a controller already"
+    for member in MEMBERS:
+        assert run(f"rollback {member}")[0] == 0
+        assert content_of(classic / member) == before[member]
+        assert (classic / f"{member}.conf").read_bytes() == confs[member]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        (SWITCH.replace("'10.0.0.1:9878;10.0.0.2:9878'", "localhost"), 2, "write HOST:PORT"),
+        (f"switch {SHOWN} --to controller", 1, "add --controllers"),
+        (f"{SWITCH} --peers n0-a:1", 1, "--peers"),
+        (f"switch {SHOWN} --controllers a:1", 1, "--controllers"),
+        (SWITCH.replace(" -c n2=n2.conf", ""), 2, "n2"),
+    ],
+)
+def test_a_wrong_switch_is_refused_before_anything_is_written(
+    classic: Path, run: RunUpgrade, line: str, code: int, told: str
+) -> None:
+    before = {member: content_of(classic / member) for member in MEMBERS}
+    found, _, err = run(line)
+    assert (found, told in err) == (code, True), err
+    assert all(content_of(classic / member) == before[member] for member in MEMBERS)
+
+
+def test_members_of_another_controller_or_of_another_name_are_refused(
+    classic: Path, run: RunUpgrade
+) -> None:
+    (classic / "n2/brokerIdentity").write_text("other#b9#3")
+    code, _, err = run(SWITCH)
+    assert code == 2 and "brokerIdentity" in err
+    (classic / "n2/brokerIdentity").unlink()
+    conf = classic / "n2.conf"
+    conf.write_text(conf.read_text().replace("brokerName=b0", "brokerName=b9"))
+    code, _, err = run(SWITCH)
+    assert code == 2 and "brokerName differs" in err
+    assert not any(facts_of(classic / member) for member in MEMBERS)
+
+
+def test_a_lagging_group_and_a_dledger_group_are_led_to_the_step_before(
+    lagging: Path, golden_copy: Callable[[str], Path], run: RunUpgrade
+) -> None:
+    code, _, err = run(SWITCH)
+    assert code == 2 and "rmqpy upgrade plan and apply align them first" in err
+    upgraded = golden_copy("C-upgraded-v497")
+    for member in MEMBERS:
+        shutil.rmtree(lagging / member)
+        (upgraded / member).rename(lagging / member)
+    code, _, err = run(SWITCH)
+    assert code == 2 and "rmqpy upgrade leave" in err
+
+
+def test_the_files_of_a_controller_are_read_as_java_reads_them(tmp_path: Path) -> None:
+    epochs, backup = tmp_path / "epochFileCheckpoint", tmp_path / "epochFileCheckpoint.bak"
+    assert facts_of(tmp_path) is None
+    backup.write_bytes(b"1\n0\n1-4096\n")
+    (tmp_path / "brokerIdentity").write_text("cluster#b0#2")
+    identity = Identity(cluster="cluster", broker_name="b0", broker_id=2)
+    expected = ControllerFacts(epochs=(Epoch(1, 4096),), identity=identity)
+    assert facts_of(tmp_path) == expected
+    epochs.write_bytes(b"1\n77\n1-4096\n")
+    found = facts_of(tmp_path)
+    assert found is not None and found.epochs == expected.epochs
+    (problem,) = found.problems
+    assert problem.startswith("epochFileCheckpoint: at offset 0: CRC is ")
+    backup.unlink()
+    (tmp_path / "brokerIdentity").write_text("b0")
+    found = facts_of(tmp_path)
+    assert found is not None and not found.epochs and len(found.problems) == 2
+
+
+EPOCHS = b"2\n0\n0-0\n1-4096\n"
+
+
+@pytest.mark.parametrize(
+    ("member", "name", "data", "told"),
+    [
+        ("n1", "epochFileCheckpoint", EPOCHS.replace(b"2", b"3"), "use the file as empty"),
+        ("n1", "epochFileCheckpoint", EPOCHS.replace(b"1-4096", b"1-8192"), "two histories"),
+        ("n1", "epochFileCheckpoint", b"1\n0\n7-0\n", "no epoch in common"),
+        ("n1", "epochFileCheckpoint", b"", "it has no epochs, n0 has"),
+        ("n2", "epochFileCheckpoint", EPOCHS + b"2-99999999\n", "the end of the log is missing"),
+        ("n2", "brokerIdentity", b"DefaultCluster#b0#1", "one store is a copy of the other"),
+        ("n2", "brokerIdentity", b"other#b0#3", "brokerClusterName=DefaultCluster"),
+        ("n2", "brokerIdentity", b"DefaultCluster#b9#3", "brokerName=b0"),
+        ("n2", "brokerIdentity", b"b9", "expected cluster#brokerName#brokerId"),
+    ],
+)
+def test_a_wrong_start_of_a_controller_group_is_reported(
+    classic: Path, run: RunUpgrade, member: str, name: str, data: bytes, told: str
+) -> None:
+    for number, each in enumerate(MEMBERS):
+        (classic / each / "epochFileCheckpoint").write_bytes(EPOCHS)
+        (classic / each / "brokerIdentity").write_text(f"DefaultCluster#b0#{number + 1}")
+        with (classic / f"{each}.conf").open("a") as conf:
+            conf.write("enableControllerMode=true\n")
+    code, out, _ = run(f"check {SHOWN} --details")
+    assert code == 0, out
+    if data.count(b"2-"):
+        data = data.replace(b"2\n0\n0", b"3\n0\n0")
+    (classic / member / name).write_bytes(data)
+    code, out, _ = run(f"check {SHOWN} --details")
+    assert code == 2 and told in " ".join(out.split()), out
+
+
+def test_a_group_file_leads_a_lagging_group_to_the_controller(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    """The commands of the printed runbook that no broker takes part in, as they are."""
+    assert run("init n0.conf n1.conf n2.conf")[0] == 0
+    code, out, _ = run("switch --to controller --runbook java")
+    lines = [line for line in out.splitlines() if line.startswith("rmqpy upgrade")]
+    assert code == 0 and "switch --to controller" in lines[-1]
+    for line in lines:
+        verb = line.removeprefix("rmqpy upgrade ").partition("||")[0]
+        if "--until" not in verb:
+            assert run(verb.replace("CONTROLLERS", "10.0.0.1:9878"))[0] in (0, 2), line
+    code, out, _ = run("status")
+    assert code == 0 and "handed-over" in out and "--peers" not in out
+    assert run("check")[0] == 0
+    assert run("rollback")[0] == 0
+    assert "handed-over" not in run("status")[1]
