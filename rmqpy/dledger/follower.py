@@ -381,6 +381,9 @@ class Follower:
         log = self.member.log
         if not log.has(entry.index):
             return False
+        uncommitted = entry.index > self.member.committed_index
+        if uncommitted and log.term_of(entry.index) != entry.term:
+            return False  # without reading it: a damaged entry can be replaced, not repaired
         own = log.entry(entry.index)
         if own.term == entry.term and own != entry and self._contradiction is None:
             self._matched = min(self._matched, entry.index - 1)

@@ -36,16 +36,19 @@ def metadata(member: Member, request: MetadataRequest) -> MetadataResponse:
 
 
 def get_entry(member: Member, request: GetEntriesRequest) -> GetEntriesResponse:
-    """Return the entry at ``begin_index`` if it is committed, and this member leads or repairs
-    another one.
+    """Return the entry at ``begin_index`` if this member leads or repairs another one. Only a
+    member gets an entry that is not known to be committed: it accepts none but the one that it had,
+    and index and term determine an entry in all logs, committed or not.
     """
     index = request.begin_index
-    repairs = member.leader_id is None and request.local_id in member.membership.others
+    is_member = request.local_id in member.membership.others
+    last = member.log.end.index if is_member else member.committed_index
+    repairs = is_member and member.leader_id is None
     if member.role is not Role.LEADER and not repairs:
         code = _CODE.NOT_LEADER
     elif index is None:
         code = _CODE.UNEXPECTED_ARGUMENT
-    elif member.log.begin_index < 0 or index > member.committed_index:
+    elif member.log.begin_index < 0 or index > last:
         code = _CODE.INDEX_OUT_OF_RANGE
     elif index < member.log.begin_index:
         code = _CODE.INDEX_LESS_THAN_LOCAL_BEGIN

@@ -3,7 +3,8 @@
 1. Lock the directory and read checkpoint, consume queues and index. Nothing is changed.
 2. Open the log, which recovers it or fails without changing anything.
 3. Create ``abort``: from now on a stop is unclean, until a shutdown removes the file.
-4. Align the derived files with the log, and dispatch the records that they lack.
+4. Align the derived files with the log, note the boot of the machine, and dispatch the records that
+   the derived files lack.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.opening import OpenedLog, Opening, Stop
 from rmqpy.store.dispatcher import Dispatcher
 from rmqpy.store.files import lost_pages
+from rmqpy.store.files.boot_note import BootNote
 from rmqpy.store.files.checkpoint import StoreCheckpoint
 from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.files.quarantine import bound_quarantine
@@ -41,7 +43,8 @@ the store serves requests.
 @define(slots=True, frozen=True, eq=False, repr=False)
 class StoreContext:
     """The dependencies of a store. With ``force``, everything after damage in the middle of the log
-    is given up. ``memory_bytes`` is the memory of this machine.
+    is given up. ``memory_bytes`` is the memory of this machine, and ``boot_id`` changes when it is
+    restarted (empty if that is unknown).
     """
 
     settings: StoreSettings
@@ -49,6 +52,7 @@ class StoreContext:
     clock: Clock
     memory_bytes: int
     force: bool = False
+    boot_id: str = ""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -97,6 +101,10 @@ def _start_locked(
     queues.load()
     index = _load_index(context, paths, undo)
     clean = not files.exists(paths.abort)
+    note = BootNote(files, paths.boot, paths.abort, context.boot_id)
+    if context.force:
+        note.remove()  # What is cut now must not be missed by the next start.
+    no_power_loss = note.holds()
     point = RecoveryPoint.load(files, paths.recovery_point)
     stop = Stop(
         clean,
@@ -104,6 +112,8 @@ def _start_locked(
         checkpoint.physic_timestamp_ms,
         checkpoint.flushed_offset,
         point,
+        no_power_loss=no_power_loss,
+        has_unit=queues.has_unit_of,
     )
     opened = _opening(settings)(files, settings, stop, context.force).open()
     undo.callback(opened.log.close)
@@ -116,7 +126,8 @@ def _start_locked(
         opened.notes.append(checkpoint.note)
     if not files.exists(paths.own_format):
         files.replace_bytes(paths.own_format, f"{OWN_FORMAT}\n".encode())
-    files.replace_bytes(paths.abort, b"")
+    if not no_power_loss:
+        files.replace_bytes(paths.abort, b"")
     checkpoint.lower(opened.written_end)
     if point is not None and not (
         opened.classic is not None and point.holds(opened.classic.segments)
@@ -136,6 +147,8 @@ def _start_locked(
     opened.notes += rebuilds.cut(queues, opened.log)
     short = 0 if torn else _short_queues(queues, point)
     _align_queues(opened, queues, clean)
+    if not no_power_loss:
+        note.write()  # From now on, units lead to whole records only.
     if index is not None:
         safe_ms = None if clean else checkpoint.index_timestamp_ms
         index.finish_recovery(opened.written_end, safe_ms)

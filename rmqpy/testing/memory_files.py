@@ -149,6 +149,8 @@ class MemoryFiles:
 
     locks: set[str] = field(factory=set)
     now_ms: int = 0
+    power_failures: int = 0
+    """The number of power failures of the machine, each of which begins another boot."""
     total_bytes: int = 1 << 40
     free_bytes: int = 1 << 39
     _durable_names: dict[str, MemoryNode] = field(factory=dict)
@@ -194,7 +196,9 @@ class MemoryFiles:
 
     def kill(self) -> MemoryFiles:
         """Return the files that the next process finds after this process was killed."""
-        after = MemoryFiles(folders=set(self.folders), now_ms=self.now_ms)
+        after = MemoryFiles(
+            folders=set(self.folders), now_ms=self.now_ms, power_failures=self.power_failures
+        )
         copies = {}
         for path, node in self.nodes.items():
             copy = MemoryNode.of(len(node.data), node.content(), node.durable, node.mtime_ms)
@@ -206,7 +210,7 @@ class MemoryFiles:
 
     def crash(self) -> MemoryFiles:
         """Return the files that are found after a power loss."""
-        after = MemoryFiles(now_ms=self.now_ms)
+        after = MemoryFiles(now_ms=self.now_ms, power_failures=self.power_failures + 1)
         for path, node in self._durable_names.items():
             copy = MemoryNode.of(len(node.data), node.durable, node.durable, node.mtime_ms)
             after.nodes[path] = after._durable_names[path] = copy

@@ -112,7 +112,12 @@ class Group:
             remoting=RemotingSettings(listen_port=10911),
             store=member.settings(),
         )
-        store = open_store(StoreContext(configuration.store, member.files, self.scheduler, 1 << 34))
+        boot_id = str(member.files.power_failures)
+        store = open_store(
+            StoreContext(
+                configuration.store, member.files, self.scheduler, 1 << 34, boot_id=boot_id
+            )
+        )
         network = MemberNetwork(self, member)
         broker = build_broker(
             BrokerDependencies(

@@ -23,6 +23,7 @@ from harness.kill_load import Place, read_acknowledged
 from rmqpy.testing.store_reader import FoundMessage, read_store
 
 PAGE_BYTES = 4096
+BOOT_NOTE = "rmqpy/boot"
 SMALL_FILES = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "mappedFileSizeConsumeQueue": "20000",
@@ -68,6 +69,8 @@ class PowerCut:
                 folders[:] = [name for name in folders if name != "config"]
             for name in names:
                 lost += self._cut_file(Path(folder) / name, rng)
+        # A machine that has lost its power has another boot id at its next start.
+        (self.root / BOOT_NOTE).unlink(missing_ok=True)
         self._keep_all()
         return lost
 

@@ -24,6 +24,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import Host, OutgoingMessage
+from rmqpy.store.files.disk import boot_id
 from rmqpy.store.ledger.entry_store import EntryStore
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.queues.consume_queue import ConsumeQueue
@@ -86,6 +87,8 @@ class StoreRig:
     force: bool = False
     memory_bytes: int = 1 << 34
     self_id: str = SELF_ID
+    knows_boot: bool = True
+    """Whether the system says when the machine was started."""
 
     def settings(self) -> StoreSettings:
         values: dict[str, Any] = {
@@ -103,8 +106,11 @@ class StoreRig:
 
     def open(self, *, lead: bool = True) -> MessageStore:
         """Open the store; with the flag, also become the leader of the group of one."""
+        boot = str(self.files.power_failures) if isinstance(self.files, MemoryFiles) else boot_id()
+        if not self.knows_boot:
+            boot = ""
         context = StoreContext(
-            self.settings(), self.files, self.clock, self.memory_bytes, force=self.force
+            self.settings(), self.files, self.clock, self.memory_bytes, self.force, boot
         )
         store = open_store(context)
         if self.flag and lead:

@@ -102,7 +102,10 @@ class BrokerHost(Host):
         self.disk.now_ms = life.now_ms()
         configuration = self.configuration(self.plan.dledger)
         client = NetworkClient(self.network, self.machine, life)
-        store = open_store(StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force))
+        boot_id = str(self.disk.power_failures)
+        store = open_store(
+            StoreContext(configuration.store, self.disk, life, MEMORY_BYTES, force, boot_id)
+        )
         broker = build_broker(
             BrokerDependencies(
                 configuration=configuration,

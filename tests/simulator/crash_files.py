@@ -47,6 +47,7 @@ class CrashingFiles(MemoryFiles):
             nodes=after.nodes,
             folders=after.folders,
             now_ms=after.now_ms,
+            power_failures=after.power_failures,
             durable_names=after._durable_names,
         )
         reopened.dies_at = dies_at

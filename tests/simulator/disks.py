@@ -299,6 +299,7 @@ class SimulatedDisk(MemoryFiles):
     def lose_power(self, rng: random.Random) -> None:
         """Keep what is durable, and some of what is not."""
         self.process_ended()
+        self.power_failures += 1
         self.synced_to = {path: node.synced_to for path, node in self._durable_names.items()}
         names, contents = self._surviving_changes(rng)
         nodes = dict(self._durable_names)

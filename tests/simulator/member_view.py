@@ -77,7 +77,9 @@ class MemberView:
     """(time, last entry) of each growth of the log, since the last cut."""
 
     flipped_at_end: set[int] = field(factory=set)
-    """Those of them with a flipped bit: recovery may take the last one for a torn tail."""
+    """The entries with a flipped bit that the next start may cut off: after a power failure any of
+    them, with those after it, and otherwise the last one, whose term may be uncertain.
+    """
 
     _parts: tuple[Running, SimulatedDisk, Node, EntryStore, Dispatcher] | None = None
 
@@ -184,7 +186,9 @@ class MemberView:
         self.entries_at_kill = {entry.index: entry.position for entry in kept}
         if parts is not None:  # Otherwise a killed start may have cut off a flipped entry.
             self.flipped_at_end.clear()
-        self.flipped_at_end |= {flip.index for flip in self.host.disk.flips.values()}
+        flipped = {flip.index for flip in self.host.disk.flips.values()}
+        last = {entry.index for entry in self.entries[-1:]}
+        self.flipped_at_end |= flipped if power_lost else flipped & last
         self._note_removed_files()
         self.host.disk.ledger_from = None
 

@@ -10,11 +10,16 @@ import contextlib
 from attrs import evolve
 
 from rmqpy.broker.services.flush import LogFlusher
+from rmqpy.codec.entry import IndexUnit
 from rmqpy.dledger.member import Member
 from rmqpy.dledger.state import UNKNOWN_VOTE, HardState
 from rmqpy.store.commitlog.interface import FlushTask
 from rmqpy.store.files.atomic import write_atomically
+from rmqpy.store.files.boot_note import BootNote
 from rmqpy.store.files.log_recovery import DurablePoint, LogRecovery, WalkEnd
+from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.ledger import entry_recovery
+from rmqpy.store.ledger.entry_index import EntryIndex
 from rmqpy.store.ledger.member_state import MemberFiles
 from simulator.mutation_engine import (
     Patches,
@@ -81,6 +86,24 @@ def hole_after_the_last_sync_taken_for_damage(patches: Patches) -> None:
     nobody.
     """
     patches.replace(DurablePoint, "covers", lambda self, offset, timestamp_ms: True)
+
+
+@group_mutation
+def kill_taken_for_a_power_failure(patches: Patches) -> None:
+    """An entry that is younger than the checkpoint is damaged, and cut off with those after it."""
+    patches.replace(BootNote, "holds", lambda self: False)
+
+
+@group_mutation
+def damaged_last_entry_cut_off(patches: Patches) -> None:
+    """Nobody leads while the only other member with that entry may not lead, either."""
+    original = patches.original(entry_recovery, "_damaged_unit")
+
+    def damaged_unit(data: MappedFiles, index: EntryIndex, offset: int) -> IndexUnit | None:
+        unit: IndexUnit | None = original(data, index, offset)
+        return unit if unit is not None and index.get(unit.index + 1) is not None else None
+
+    patches.replace(entry_recovery, "_damaged_unit", damaged_unit)
 
 
 @group_mutation

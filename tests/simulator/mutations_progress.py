@@ -23,6 +23,7 @@ from rmqpy.dledger.transfer import LeadershipTransfer
 from rmqpy.net.dledger.admission import PeerAdmission
 from rmqpy.net.dledger.handshakes import PeerHandshakes
 from rmqpy.net.dledger.peers import PeerTransport
+from rmqpy.net.dledger.repeated_requests import RepeatedRequests
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from simulator.mutation_engine import Patches, consensus_mutation, group_mutation
@@ -188,3 +189,9 @@ def introductions_believed(patches: Patches) -> None:
         original(self, channel, command)
 
     patches.replace(PeerHandshakes, "receive", receive)
+
+
+@group_mutation
+def lost_handshake_not_repeated(patches: Patches) -> None:
+    """A member waits for the answer to its introduction until the request times out."""
+    patches.replace(RepeatedRequests, "tick", lambda self: None)

@@ -174,6 +174,7 @@ def execute_repair(files: FileSystem, directory: StoreDirectory, plan: RepairPla
         for action in plan.actions:
             _do(files, directory, action)
         files.unlink(directory.paths.recovery_point)  # what it records may be gone
+        files.unlink(directory.paths.boot)
         files.unlink(journal)
         files.sync_dir(directory.paths.own)
     finally:

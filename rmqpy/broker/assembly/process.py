@@ -53,7 +53,7 @@ from rmqpy.net.server.stall_detector import StallDetector
 from rmqpy.net.tls import tls_of
 from rmqpy.net.unsent import UnsentBytes
 from rmqpy.store.files.deferred_write import DeferredFileWriter
-from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
+from rmqpy.store.files.disk import OsFileSystem, boot_id, physical_memory_bytes
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ class BrokerRuntime:
                 self._scheduler,
                 physical_memory_bytes(),
                 self._force_truncate,
+                boot_id(),
             )
         )
         try:

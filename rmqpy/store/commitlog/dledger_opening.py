@@ -124,6 +124,7 @@ class DLedgerOpening(Opening):
             divided_offset,
             quarantine=self._paths.quarantine,
             safe_timestamp_ms=None if self.stop.clean else self.stop.safe_timestamp_ms,
+            no_power_loss=self.stop.no_power_loss,
             force=self.force,
             can_mend=len(settings.dledger_members) > 1,
         )

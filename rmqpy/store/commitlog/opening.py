@@ -22,9 +22,10 @@ following the normal rules in that case, and loses consume queue tails).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.config.loading import FlushDiskType, StoreSettings
 from rmqpy.model.errors import StoreError
@@ -67,6 +68,12 @@ class Stop:
     physic_timestamp_ms: int = 0
     flushed_offset: int | None = None
     point: RecoveryPoint | None = None
+    no_power_loss: bool = False
+    """True if the process was killed and the machine has not been restarted since: the files are as
+    they were written (:mod:`rmqpy.store.files.boot_note`).
+    """
+    has_unit: Callable[[int], bool] = lambda _offset: False
+    """Returns whether a consume queue has a unit of the record at an offset."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -148,6 +155,8 @@ class Opening:
                 check_property_crc=self.settings.checks_property_crc,
                 durable=self._durable_point(row),
             )
+            if self._is_as_written:
+                walker = evolve(walker, was_written=self.stop.has_unit)
             if self.force:
                 # If this start is killed after the cut, the point must not demand another force.
                 self.files.unlink(self._paths.recovery_point)
@@ -186,12 +195,19 @@ class Opening:
         """
         stop, point = self.stop, self.stop.point
         end = point.offset if point is not None and row.find(point.offset - 1) is not None else 0
-        if stop.clean:
+        if stop.clean or self._is_as_written:
             return DurablePoint(end)
         if stop.flushed_offset is not None:
             return DurablePoint(end, max(end, stop.flushed_offset))
         unknown = end == stop.physic_timestamp_ms == 0 and age_ms(row) > CHECKPOINT_WITHIN_MS
         return DurablePoint(end, flushed_ms=None if unknown else stop.physic_timestamp_ms)
+
+    @property
+    def _is_as_written(self) -> bool:
+        """True if a record that is followed by another one had been written completely. A Java
+        broker that has run in the meantime may have left earlier bytes after the end of its log.
+        """
+        return self.stop.no_power_loss and self.stop.flushed_offset is not None
 
     def _torn_note(self, end: WalkEnd) -> str:
         if not end.followed or self.force:

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ LOCK_CONTENT = b"lock"
 """The content that the Java broker writes into the file that it locks."""
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
+_BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
@@ -36,6 +38,18 @@ def physical_memory_bytes() -> int:
     as being in memory.
     """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def boot_id() -> str:
+    """Return what identifies the time since this machine was started, or an empty string if the
+    system does not say. Containers have that of their host.
+    """
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            found = file.read().strip()
+    except (OSError, ValueError):
+        return ""
+    return found if _BOOT_ID.fullmatch(found) else ""
 
 
 class DiskFile:

@@ -11,6 +11,8 @@ after the end                                 result
 zeros, an empty file, or nothing              the end of the log
 bytes without a valid record                  a torn tail: kept in rmqpy/quarantine/, then zeroed
 a valid record, here or in a later file       damage in the middle: StoreError, nothing changes
+a record that was written completely          damage, as above: the process was killed, the machine
+                                              still runs, and a derived unit leads to the record
 the same, after the last durable point        what a power loss leaves: cut off like a torn tail
 ============================================  =====================================================
 
@@ -186,6 +188,11 @@ class LogRecovery:
     holes: Mapping[int, LogGap] = field(factory=dict)
     """The damaged entries to skip, by their offset."""
 
+    was_written: Callable[[int], bool] = lambda _offset: False
+    """Returns whether the record at an offset is known to have been written completely, and not to
+    have been lost in a power failure.
+    """
+
     def recover(self, start_number: int, start_offset: int | None = None) -> WalkEnd:
         """Find the end, starting at file ``start_number`` (at ``start_offset`` in it, the start of
         a record), cut the files there, and clear a torn tail. Changes nothing if it raises
@@ -341,14 +348,32 @@ class LogRecovery:
         later = find_record(file, position)
         if later is None:
             later = find_record_in_files(self.segments, end.number + 1)
+        was_written = not self.force and self.was_written(end.end)
         if later is not None and not self.force:
-            if is_short or self.durable.covers(later.offset, later.timestamp_ms):
+            covered = self.durable.covers(later.offset, later.timestamp_ms)
+            if is_short or was_written or covered:
                 raise self._damage_in_the_middle(end, later)
         if is_short:
             raise self._durable_records_missing(end)
+        if was_written:
+            raise self._last_record_damaged(end)
         limit = None if self.force or later is None else end.end + KEPT_BYTES_MAX
         moved = self._move_from(end.number, position, limit)
         return evolve(end, torn_bytes=moved, followed=later is not None)
+
+    def _last_record_damaged(self, end: WalkEnd) -> DurableTailMissingError:
+        file = self.segments[end.number]
+        fault = DurableTailMissingError(
+            file.path,
+            f"a damaged last record at offset {end.end} (byte {end.end - file.first_offset} of the"
+            " file)",
+            "a whole record: a unit leads to it, so the process had written it completely, and the"
+            " machine has not been restarted since",
+            "restore the file from a backup or a replica; or give up this record by starting once"
+            " with --force-truncate (it keeps the bytes in rmqpy/quarantine)",
+        )
+        fault.offset = end.end
+        return fault
 
     def _damage_in_the_middle(self, end: WalkEnd, later: FoundRecord) -> MidLogCorruptionError:
         file = self.segments[end.number]

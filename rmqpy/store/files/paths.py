@@ -8,6 +8,7 @@ from attrs import define
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
 OWN_FORMAT = 1
@@ -82,6 +83,11 @@ class StorePaths:
     @property
     def recovery_point(self) -> str:
         return f"{self.own}/{RECOVERY_POINT_NAME}"
+
+    @property
+    def boot(self) -> str:
+        """The boot in which the store was opened; see :mod:`rmqpy.store.files.boot_note`."""
+        return f"{self.own}/{BOOT_NOTE_NAME}"
 
     @property
     def queue_rebuilds(self) -> str:

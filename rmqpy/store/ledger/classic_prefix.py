@@ -25,6 +25,7 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
@@ -213,9 +214,12 @@ def keep_mark(
 
 
 def forget_log_marks(files: FileSystem, own: str) -> None:
-    """Remove the stored mark and the recovery point, because the files were changed on purpose."""
+    """Remove the stored mark, the recovery point and the note of the boot, because the files were
+    changed on purpose.
+    """
     files.unlink(f"{own}/{OLD_LOG_NAME}")
     files.unlink(f"{own}/{RECOVERY_POINT_NAME}")
+    files.unlink(f"{own}/{BOOT_NOTE_NAME}")
 
 
 def digest_of_blocks(blocks: Iterable[str]) -> str:

@@ -21,10 +21,15 @@ after what was on the disk         a torn tail, even if valid entries follow: cu
                                    the quarantine
 in the middle, in what was on the  a gap, as above
 disk
-at the end, in what was on the     cut off, too; the log now ends before the durable entry, so
-disk                               the member neither leads nor votes for a member without these
-                                   entries. Alone in its group, it does not start
+at the end, in what was on the     a gap, if its unit contains its end. Otherwise it is cut off,
+disk                               too; the log now ends before the durable entry, so the member
+                                   neither leads nor votes for a member without these entries.
+                                   Alone in its group, it does not start
 =================================  =============================================================
+
+A process that was killed while the machine kept running has lost nothing that it had written
+(:mod:`rmqpy.store.files.boot_note`). A unit is written after its entry, so every entry with a unit
+was on the disk then, in the sense of this table, and an entry without one was never acknowledged.
 """
 
 from __future__ import annotations
@@ -89,6 +94,8 @@ class EntryOpening:
     divided_offset: int | None
     quarantine: str
     safe_timestamp_ms: int | None
+    no_power_loss: bool = False
+    """True if a process was killed and the machine has not been restarted since."""
     force: bool = False
     can_mend: bool = False
     """True if there are other members, which may have intact copies of damaged entries."""
@@ -171,6 +178,10 @@ def _recover(
         durable=_durable_point(opening, durable, data),
         holes=holes,
     )
+    # Without durableIndex, a Java broker may have written the log since.
+    if opening.no_power_loss and durable is not None:
+        walker = evolve(walker, was_written=lambda offset: index.find(offset) is not None)
+    doubtful: set[int] = set()
     if opening.safe_timestamp_ms is None:
         start = clean_start(data)
     else:
@@ -179,13 +190,16 @@ def _recover(
             # Units of later entries may be missing, in any file.
             start = min(start, (durable.offset - 1 - data.min_offset) // data.file_size)
     while True:
-        end = _find_end(walker, start, opening, holes, index)
+        end = _find_end(walker, start, opening, holes, doubtful, index)
         store = _store(opening, data, index)
         store.resume(end.end)
-        doubtful = _accept_entries(store, walker, min(start, len(data) - 1), opening)
-        if not doubtful:
+        found = _accept_entries(store, walker, min(start, len(data) - 1), opening)
+        if not found:
             break
-        holes.update({hole.offset: hole for hole in doubtful})
+        holes.update({hole.offset: hole for hole in found})
+        doubtful.update(hole.offset for hole in found)
+    if end.last in holes:
+        store.accept_hole(holes[end.last])
     store.holes.update({hole.index: hole for hole in holes.values()})
     store.rewind()
     if opening.safe_timestamp_ms is not None:
@@ -277,10 +291,12 @@ def _find_end(
     start: int,
     opening: EntryOpening,
     holes: dict[int, LogGap],
+    doubtful: set[int],
     index: EntryIndex,
 ) -> WalkEnd:
-    """Return the end of the log, which does not end with a gap, and what was moved to the
-    quarantine. Raises StoreError.
+    """Return the end of the log, and what was moved to the quarantine. The log ends with a gap only
+    if that was on the disk and is not one of ``doubtful``, the offsets of those whose term is
+    uncertain, because votes depend on it. Raises StoreError.
     """
     moved, followed = 0, False
     while True:
@@ -289,16 +305,29 @@ def _find_end(
         except DurableTailMissingError as damage:
             if not opening.can_mend:
                 raise
-            moved += walker.force_truncate(damage.offset)
+            moved += _cut(walker, index, damage.offset)
             walker = evolve(walker, durable=evolve(walker.durable, offset=damage.offset))
             continue
         moved, followed = moved + end.torn_bytes, followed or end.followed
         if holes and end.torn_bytes:
             continue  # The last entry may be another one now.
-        if end.last not in holes:
+        was_on_disk = end.end <= walker.durable.offset or walker.was_written(end.last)
+        if end.last not in holes or (was_on_disk and end.last not in doubtful):
             return evolve(end, torn_bytes=moved, followed=followed)
-        moved += walker.force_truncate(end.last)
+        moved += _cut(walker, index, end.last)
         del holes[end.last]
+        doubtful.discard(end.last)
+
+
+def _cut(walker: LogRecovery, index: EntryIndex, offset: int) -> int:
+    """Move the entries from ``offset`` to the quarantine, and remove their units, which show that
+    they had been written. Return the number of bytes moved.
+    """
+    moved = walker.force_truncate(offset)
+    unit = index.find(offset)
+    if unit is not None:
+        index.cut(unit.index)
+    return moved
 
 
 def _walk(
@@ -314,8 +343,6 @@ def _walk(
     while True:
         try:
             return walker.recover(start)
-        except DurableTailMissingError:
-            raise
         except MidLogCorruptionError as damage:
             unit = (
                 _damaged_unit(walker.segments, index, damage.offset) if opening.can_mend else None

@@ -41,6 +41,7 @@ from rmqpy.dledger.entry_log import frame
 from rmqpy.dledger.state import LedgerEnd
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex, PhysicalOffset, Term
+from rmqpy.store.files.log_recovery import LogGap
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.staging import (
     END,
@@ -239,9 +240,11 @@ class EntryStore(EntryReader):
         kept = self._index.unit(index - 1)
         end = kept.position + kept.size
         file_end = end - end % self.file_size + self.file_size
-        self._cut_data(end, self._end_in_file(index, file_end))
-        self.holes = {number: hole for number, hole in self.holes.items() if number < index}
+        zero_to = self._end_in_file(index, file_end)
+        # A unit without its entry would be taken for damage if the process is killed here.
         self._index.cut(index)
+        self._cut_data(end, zero_to)
+        self.holes = {number: hole for number, hole in self.holes.items() if number < index}
         self._set_end(LedgerEnd(kept.index, kept.term))
         self.stored_index = kept.index
         self._synced_index = min(self._synced_index, kept.index)
@@ -529,6 +532,10 @@ class EntryStore(EntryReader):
             self._index.put(first, units)
         self._set_end(LedgerEnd(LedgerIndex(scan.entry_index[-1]), Term(scan.term[-1])))
         return []
+
+    def accept_hole(self, hole: LogGap) -> None:
+        """Accept a damaged entry as the last one; its unit is there."""
+        self._set_end(LedgerEnd(LedgerIndex(hole.index), Term(hole.term)))
 
     def invalidate_index(self) -> None:
         """Remove all units, so that they are written again."""

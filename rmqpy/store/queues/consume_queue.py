@@ -246,6 +246,14 @@ class ConsumeQueue:
         offset, size, tags_code = QUEUE_UNIT.unpack_from(view)
         return (offset, size, tags_code) if _is_message(size) else None
 
+    def has_unit_of(self, physical_offset: int) -> bool:
+        """Return whether the queue has a unit of the record at an offset."""
+        if self.max_physical_offset <= physical_offset:
+            return False
+        first = self._segments.min_offset // QUEUE_UNIT_SIZE
+        unit = self.unit(self._first_at_or_after(physical_offset, first))
+        return unit is not None and unit[0] == physical_offset
+
     def next_file_start(self, queue_offset: int) -> QueueOffset:
         """Return the first queue offset of the file after that of ``queue_offset``."""
         per_file = self.max_offset_in_file

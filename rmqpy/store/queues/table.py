@@ -215,6 +215,10 @@ class ConsumeQueueTable:
         """The end of the last message in the log that any queue has."""
         return max((queue.max_physical_offset for queue in self), default=0)
 
+    def has_unit_of(self, physical_offset: int) -> bool:
+        """Return whether a queue has a unit of the record at an offset."""
+        return any(queue.has_unit_of(physical_offset) for queue in self)
+
     def truncate(self, log_end_offset: int) -> int:
         """Cut every queue to the end of the log. Return the number of queues that were cut."""
         self.removals += 1

@@ -595,9 +595,10 @@ def test_a_damaged_entry_found_at_the_start_is_fetched(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("field", PLACES_IN_ENTRY)
-def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
-    """Whatever field is wrong, the member continues after the previous entry. A term that is too
-    large would make it leader without the entries of the others.
+def test_a_damaged_last_entry_is_a_gap(group: Group, field: str) -> None:
+    """The process was killed, so the entry was on the disk. If its term is wrong, the member
+    continues after the previous entry: a term that is too large would make it leader without the
+    entries of the others.
     """
     leader = group.elect()
     group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
@@ -612,8 +613,12 @@ def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
     group.send(leader, b"one", b"more")
     group.start(victim.number)
     assert victim.driver is not None and victim.store is not None
-    assert victim.driver.entries.end.index == 18
-    assert any("torn bytes" in note for note in victim.store.opened.notes)
+    if field == "term":
+        assert victim.driver.entries.end.index == 18
+        assert any("torn bytes" in note for note in victim.store.opened.notes)
+    else:
+        assert victim.driver.entries.end.index == 19
+        assert victim.driver.damaged == {19}
     group.run(5000)
     assert_equal_ledgers(group)
     for member in group.members:
@@ -621,12 +626,13 @@ def test_a_damaged_last_entry_is_a_torn_tail(group: Group, field: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", ["magic", "body"])
+@pytest.mark.parametrize("field", ["term", "body"])
 def test_no_leader_arises_without_an_entry_that_a_voter_has_lost(
     group: Group, field: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The last acknowledged message is on two members, and one of them loses it by a flipped bit.
-    Its checkpoint shows that it had the entry, so it elects nobody without it.
+    Its checkpoint shows that it had the entry, so it elects nobody without it. If the entry keeps
+    its place, its end is that of the log.
     """
     holder = group.elect()
     absent, victim = (member for member in group.members if member is not holder)
@@ -648,8 +654,9 @@ def test_no_leader_arises_without_an_entry_that_a_voter_has_lost(
         assert victim.driver is not None and absent.driver is not None
         roles = {victim.driver.node.role, absent.driver.node.role}
         assert roles == {Role.CANDIDATE}
-        assert f"but entry {last} was committed" in (victim.driver.node.fault or "")
-        assert any(f"but entry {last} was committed" in text for text in caplog.messages)
+        fault = f"but entry {last} was committed" if field == "term" else "an entry is damaged"
+        assert fault in (victim.driver.node.fault or "")
+        assert field != "term" or any(fault in text for text in caplog.messages)
         status = json.loads(group.ask(victim, RemotingCommand.request(71003)).body)
         assert status["fault"] == victim.driver.node.fault
         group.stop(victim.number, absent.number)
@@ -810,6 +817,38 @@ def test_members_with_damaged_entries_repair_each_other_without_a_leader(group: 
         assert member.driver is not None and member.driver.damaged == {index}
     leader = group.elect()
     assert [reply.code for reply in group.send(leader, b"more")] == [0]
+    group.start(absent.number)
+    group.run(5000)
+    assert_equal_ledgers(group)
+
+
+@pytest.mark.parametrize("young", [False, True], ids=["committed", "younger than the checkpoint"])
+def test_a_damaged_last_entry_is_fetched_without_a_leader(group: Group, young: bool) -> None:
+    """The only other member with the entry lacks tables, so neither may lead before the repair. It
+    may not know that the entry is committed.
+    """
+    leader = group.elect()
+    group.send(leader, *(b"message %d" % number * 20 for number in range(20)))
+    group.run(4000)
+    absent, *others = [leader, *(member for member in group.members if member is not leader)]
+    victim, holder = others
+    if young:
+        group.send(leader, b"one more")
+    assert victim.store is not None and victim.store.opened.entries is not None
+    assert holder.store is not None
+    last = victim.store.opened.entries.end.index
+    header, _ = victim.store.opened.entries.entry(last)
+    holder.store.queue_ends.request()
+    for member in group.members:
+        group.kill(member.number)
+    name, place = divmod(header.position + PLACES_IN_ENTRY["crc"], FILE_SIZE)
+    node = victim.files.nodes[f"/store/dledger-{victim.name}/data/{name * FILE_SIZE:020d}"]
+    node.data[place] ^= 0x40
+    group.start(victim.number, holder.number)
+    assert victim.driver is not None and victim.driver.damaged == {last}
+    assert group.elect() is victim
+    assert victim.driver.damaged == frozenset()
+    assert [reply.code for reply in group.send(victim, b"more")] == [0]
     group.start(absent.number)
     group.run(5000)
     assert_equal_ledgers(group)

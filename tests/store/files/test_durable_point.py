@@ -22,7 +22,7 @@ def rig(make_rig: type[MemoryRig]) -> MemoryRig:
 
 
 def stopped(rig: MemoryRig, *, with_point: bool, flushed: int = FLUSHED) -> list[int]:
-    """Put messages, of which the first ``flushed`` are flushed, and lose the process; return their
+    """Put messages, of which the first ``flushed`` are flushed, and lose the power; return their
     offsets.
     """
     store = rig.open()
@@ -33,6 +33,7 @@ def stopped(rig: MemoryRig, *, with_point: bool, flushed: int = FLUSHED) -> list
         store.flush_tracker.flush_queues()
     offsets += [rig.put(store, number)[0] for number in range(flushed, flushed + UNFLUSHED)]
     store.close_without_flush()
+    rig.files.power_failures += 1
     return offsets
 
 
@@ -104,6 +105,7 @@ def test_the_offset_of_the_last_flush_decides_if_clocks_jump(
     rig.clock.jump_wall_clock(jump_ms)
     offsets += [rig.put(store, number)[0] for number in range(FLUSHED, FLUSHED + UNFLUSHED)]
     store.close_without_flush()
+    rig.files.power_failures += 1
     hole = offsets[3 if is_flushed else 8]
     zero(rig, hole)
     if is_flushed:

@@ -37,8 +37,8 @@ def rig(request: pytest.FixtureRequest, make_rig: type[MemoryRig]) -> MemoryRig:
 
 
 def filled(rig: MemoryRig, count: int, clean: bool) -> tuple[list[int], int, set[bytes]]:
-    """Put messages, flush the log, and stop; return the records' offsets, the end of the log, and
-    the bodies.
+    """Put messages, flush the log, and stop or lose the power; return the records' offsets, the end
+    of the log, and the bodies.
     """
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(count)]
@@ -48,6 +48,7 @@ def filled(rig: MemoryRig, count: int, clean: bool) -> tuple[list[int], int, set
         store.shutdown()
     else:
         store.close_without_flush()
+        rig.files.power_failures += 1
     return offsets, end, bodies
 
 
@@ -171,6 +172,7 @@ def test_the_quarantine_is_not_overwritten(rig: MemoryRig) -> None:
     frame = frame_of(rig, offsets[-1])
     path, position = rig.place(frame)
     for byte in (b"\xfe", b"\xff"):
+        rig.files.power_failures += 1
         rig.edit(path, position, byte * 90)
         rig.open().close_without_flush()
     kept = {p: d for p, d in rig.tree().items() if p.startswith("rmqpy/quarantine/")}

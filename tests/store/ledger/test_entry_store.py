@@ -232,6 +232,8 @@ def test_a_lost_tail_is_known_until_it_has_been_supplied(rig: MemoryRig) -> None
     last = Entry(header, bytes(body))
     lost.close_without_flush()
     flip_last(rig)
+    last_index = f"{INDEX}/{79 // UNITS_PER_FILE * UNITS_PER_FILE * UNIT.size:020d}"
+    rig.files.nodes[last_index].data[79 % UNITS_PER_FILE * UNIT.size] ^= 1
     for _ in range(2):
         store = rig.open(lead=False)
         entries = entries_of(store)
