@@ -4,7 +4,7 @@ members of a group.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
 from rmqpy.broker.state.clients import Client, ClientTable, ConsumerGroup, check_client_id
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable, compile_filter, filter_refusal
 from rmqpy.broker.state.known_heartbeats import KnownHeartbeats
-from rmqpy.broker.state.queue_locks import QueueLockTable
+from rmqpy.broker.state.queue_locks import QueueLock, QueueLockTable
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.model import names
@@ -28,7 +28,6 @@ from rmqpy.remoting.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
-    UnlockBatchRequestBody,
 )
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
@@ -43,15 +42,19 @@ from rmqpy.remoting.headers import (
 
 TOPIC_FLAG_HAS_UNIT_SUBSCRIPTION = 2
 KNOWN_LOCK_BYTES_MAX: Final = 4096
-"""The maximum size of a request for locks that is remembered for its connection."""
+"""The maximum size of a request to lock or unlock queues that is remembered for its connection."""
 
 
 @define(slots=True, eq=False, repr=False)
 class _KnownLock:
-    """A request for locks, which clients repeat every 20 s, and the answer that grants all."""
+    """The body of the last request to lock or unlock queues, which clients repeat every 20 s; the
+    locks if all were granted, and the answer then.
+    """
 
     body: bytes
     requested: LockBatchRequestBody
+    is_checked: bool = False
+    locks: Sequence[QueueLock] = ()
     all_granted: bytes = b""
 
 
@@ -123,22 +126,31 @@ class HeartbeatProcessor:
         )
 
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        known = self._known_locks.get(channel)
-        if known is None or known.body != request.body:
-            known = _KnownLock(request.body, _read_lock(request.body))
-            if len(request.body) <= KNOWN_LOCK_BYTES_MAX:
-                self._known_locks[channel] = known
+        known = self._known_lock(channel, request.body)
         requested = known.requested
-        granted = self.locks.lock(requested.consumer_group, requested.client_id, requested.mq_set)
-        if len(granted) < len(requested.mq_set):
+        if not known.is_checked:
+            _check_lock(requested)
+            known.is_checked = True
+        group, client_id, queues = requested.consumer_group, requested.client_id, requested.mq_set
+        if not known.locks or not self.locks.renew(known.locks, client_id):
+            granted = self.locks.lock(group, client_id, queues)
             body = LockBatchResponseBody(lock_ok_mq_set=granted).encode()
-        else:
-            body = known.all_granted or LockBatchResponseBody(lock_ok_mq_set=granted).encode()
-            known.all_granted = body
-        return RemotingCommand.response_to(request, body=body)
+            if len(granted) < len(queues):
+                known.locks = ()
+                return RemotingCommand.response_to(request, body=body)
+            known.locks, known.all_granted = self.locks.held(group, queues), body
+        return RemotingCommand.response_to(request, body=known.all_granted)
 
-    def unlock(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        requested = UnlockBatchRequestBody.decode(request.body)
+    def _known_lock(self, channel: Channel, body: bytes) -> _KnownLock:
+        known = self._known_locks.get(channel)
+        if known is None or known.body != body:
+            known = _KnownLock(body, LockBatchRequestBody.decode(body))
+            if len(body) <= KNOWN_LOCK_BYTES_MAX:
+                self._known_locks[channel] = known
+        return known
+
+    def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        requested = self._known_lock(channel, request.body).requested
         self.locks.unlock(requested.consumer_group, requested.client_id, requested.mq_set)
         return RemotingCommand.response_to(request)
 
@@ -197,14 +209,13 @@ class HeartbeatProcessor:
         )
 
 
-def _read_lock(body: bytes) -> LockBatchRequestBody:
-    requested = LockBatchRequestBody.decode(body)
+def _check_lock(requested: LockBatchRequestBody) -> None:
+    """Raise RequestRejectedError if a name is invalid or too long."""
     check_client_id(requested.client_id)
     names.check_group(requested.consumer_group)
     for queue in requested.mq_set:
         names.check_topic(queue.topic)
         _check_broker_name(queue.broker_name)
-    return requested
 
 
 def _check_broker_name(name: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rmqpy.broker.processors import client_manage
 from rmqpy.broker.state.known_heartbeats import KnownHeartbeats
+from rmqpy.broker.state.queue_locks import QueueLockTable
 from rmqpy.remoting.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
@@ -58,6 +59,38 @@ def test_a_repeated_request_for_locks_is_not_decoded(
     assert granted(other) == queues[:2], "the locks have expired"
     assert granted(body) == queues[2:]
     assert granted(body) == queues[2:]
+
+
+def test_repeated_requests_for_locks_have_the_effect_of_decoded_ones(
+    harness: BrokerHarness,
+) -> None:
+    """Compared with a table that renews nothing."""
+    rng = random.Random(9)
+    plain = QueueLockTable(harness.scheduler)
+    queues = [MessageQueue("T", "broker-a", number) for number in range(3)]
+    channels = {"c1": MemoryChannel(), "c2": MemoryChannel()}
+    for _ in range(400):
+        client = rng.choice(["c1", "c1", "c2"])
+        wanted = rng.choice([queues, queues, queues[:1], queues[1:], []])
+        body = LockBatchRequestBody("CG", client, wanted).encode()
+        if rng.random() < 0.2:
+            assert harness.call(42, None, body, channels[client]).code == 0
+            plain.unlock("CG", client, wanted)
+        else:
+            answer = harness.call(41, None, body, channels[client])
+            granted = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+            assert granted == plain.lock("CG", client, wanted)
+        harness.scheduler.advance(rng.choice([0, 0, 20_000, 59_999, 60_001]))
+        if rng.random() < 0.1:
+            harness.broker.locks.expire()
+            plain.expire()
+
+
+def test_an_unlock_with_the_same_bytes_does_not_replace_the_checks_of_a_lock(
+    harness: BrokerHarness,
+) -> None:
+    body = LockBatchRequestBody("b@d group", "c1", [MessageQueue("T", "b", 1)]).encode()
+    assert [harness.call(code, None, body).code for code in (42, 41, 42, 41)] == [0, 1, 0, 1]
 
 
 def test_a_long_request_for_locks_is_not_kept(
