@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 
 from attrs import define
 
@@ -344,6 +345,8 @@ class KeyIndex:
         """Index one message under each key. A message that the index already has is skipped."""
         if self._index_files and physical_offset < self._index_files[-1].header.end_offset:
             return
+        if physical_offset < self._resume_offset:
+            return  # complete, because the keys of a later message could not be added
         done = self._resume_skip if physical_offset == self._resume_offset else 0
         for number, key_hash in enumerate(key_hashes[done:], done):
             try:
@@ -357,20 +360,43 @@ class KeyIndex:
         """Index the keys of messages, packed as :data:`rmqpy.codec.packing.KEY` in the order of the
         log. Raises OSError.
         """
-        if not keys:
-            return
+        rest = memoryview(keys)
+        while rest:
+            count = self._put_new(rest) or self._put_first(rest)
+            rest = rest[count * KEY.size :]
+
+    def _put_new(self, keys: memoryview) -> int:
+        """Add the keys of messages that the index does not have, as far as disk space is reserved,
+        and return their number. The keys of a message stay together.
+        """
         file = self._index_files[-1] if self._index_files else None
-        if file is not None:
-            header, (_, first_offset, _) = file.header, KEY.unpack_from(keys)
-            free_count = file.reserved_entries - header.index_count
-            if header.end_offset < first_offset and len(keys) // KEY.size <= free_count:
-                file.put_packed(keys)
-                return
-        hashes: dict[tuple[int, int], list[int]] = {}
-        for key_hash, physical_offset, store_timestamp_ms in KEY.iter_unpack(keys):
-            hashes.setdefault((physical_offset, store_timestamp_ms), []).append(key_hash)
-        for (physical_offset, store_timestamp_ms), of_message in hashes.items():
-            self.put(of_message, physical_offset, store_timestamp_ms)
+        if file is None or file.is_full or file is self._complete:
+            return 0
+        (_, first_offset, _) = KEY.unpack_from(keys)
+        header = file.header
+        if header.end_offset >= first_offset or first_offset <= self._resume_offset:
+            return 0
+        try:
+            file.reserve()
+        except OSError:
+            self._resume_offset, self._resume_skip = first_offset, 0
+            raise
+        count = len(keys) // KEY.size
+        free_count = file.reserved_entries - header.index_count
+        if count > free_count:
+            count = free_count
+            while count and _offset_of(keys, count) == _offset_of(keys, count - 1):
+                count -= 1
+        if count:
+            file.put_packed(keys[: count * KEY.size])
+        return count
+
+    def _put_first(self, keys: memoryview) -> int:
+        """Add the keys of the first message, and return their number."""
+        first_offset = _offset_of(keys, 0)
+        entries = list(takewhile(lambda entry: entry[1] == first_offset, KEY.iter_unpack(keys)))
+        self.put([key_hash for key_hash, _, _ in entries], first_offset, entries[0][2])
+        return len(entries)
 
     def find(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
         """Return the physical offsets of at most ``count_max`` messages, newest file first."""
@@ -473,3 +499,9 @@ def index_file_name(now_ms: int, newest: str) -> str:
     moment = datetime.fromtimestamp(now_ms / 1000)
     name = moment.strftime("%Y%m%d%H%M%S") + f"{now_ms % 1000:03d}"
     return name if name > newest else str(int(newest) + 1).zfill(NAME_DIGITS)
+
+
+def _offset_of(keys: memoryview, number: int) -> int:
+    """Return the physical offset of the message of a packed key."""
+    offset: int = KEY.unpack_from(keys, number * KEY.size)[1]
+    return offset

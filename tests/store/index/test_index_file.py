@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import struct
 from collections.abc import Callable
 
 import pytest
 
+from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import index_key_hash
+from rmqpy.store.index import index_file
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.retention import DeletionTask
 from rmqpy.testing.memory_files import MemoryFiles
@@ -106,6 +109,67 @@ def test_dispatch_resumes_with_the_last_indexed_message(count: int) -> None:
     ours = [file.header for file in reopened._index_files]
     assert ours == [file.header for file in complete._index_files]
     assert sum(header.index_count - 1 for header in ours) == 3 * (count + 3)
+
+
+def packed(first: int, count: int) -> bytes:
+    """Return the keys of messages as dispatch packs them: one to three of each."""
+    return b"".join(
+        KEY.pack(index_key_hash("T", f"k{key}"), 100 * number, START + 1000 * number)
+        for number in range(first, first + count)
+        for key in range(1 + number % 3)
+    )
+
+
+@pytest.mark.parametrize("reserved", [1, 2, 5, 64])
+@pytest.mark.parametrize("messages_at_once", [1, 4, 100])
+def test_packed_keys_lead_to_the_same_files(
+    reserved: int, messages_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_file, "RESERVED_ENTRIES", reserved)
+    one_by_one, at_once = MemoryFiles(), MemoryFiles()
+    index = open_index(one_by_one)
+    for key_hash, offset, store_ms in KEY.iter_unpack(packed(1, 100)):
+        index.put([key_hash], offset, store_ms)
+    index = open_index(at_once)
+    for first in range(1, 101, messages_at_once):
+        index.put_packed(packed(first, messages_at_once))
+    assert [bytes(node.data) for node in at_once.nodes.values()] == [
+        bytes(node.data) for node in one_by_one.nodes.values()
+    ]
+
+
+def test_only_messages_at_the_ends_of_files_are_put_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(index_file, "RESERVED_ENTRIES", 64)
+    alone: list[int] = []
+    put_alone = KeyIndex.put
+
+    def counted(index: KeyIndex, hashes: list[int], offset: int, store_ms: int) -> None:
+        alone.append(offset)
+        put_alone(index, hashes, offset, store_ms)
+
+    monkeypatch.setattr(KeyIndex, "put", counted)
+    index = open_index(MemoryFiles(), entries=200)
+    index.put_packed(packed(1, 300))
+    assert len(index.parts) == 4
+    assert len(alone) <= 4 * len(index.parts)
+
+
+def test_packed_keys_continue_after_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file, "RESERVED_ENTRIES", 2)
+    files, complete = MemoryFiles(), open_index(MemoryFiles())
+    complete.put_packed(packed(1, 30))
+    index = open_index(files)
+    index.put_packed(packed(1, 8))
+    files.fail_write("index", errno.ENOSPC)
+    with pytest.raises(OSError):
+        index.put_packed(packed(9, 22))
+    files.heal()
+    index.put_packed(packed(9, 22))
+    assert [bytes(file.view) for file in index.parts] == [
+        bytes(file.view) for file in complete.parts
+    ]
 
 
 def test_a_partly_indexed_message_is_completed() -> None:
