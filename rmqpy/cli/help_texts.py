@@ -106,7 +106,7 @@ HELP = {
     "upgrade agent": _help("upgrade agent"),
     "rehearse": _help(
         "rehearse -n 127.0.0.1:9876 -b broker-a --dir /data/rehearsal",
-        "rehearse -n 127.0.0.1:9876 -b broker-a --dir /data/rehearsal --rate 50",
+        "rehearse -n 127.0.0.1:9876 -b broker-a --dir /data/rehearsal --rate 50 --keep",
         no="not ready, or the group cannot be copied",
     ),
     "pipeline": _help("pipeline doctor", f"pipeline audit {DIR}", no="damage or differences"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_settings
@@ -18,9 +19,11 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.net.loop import AsyncioScheduler
     from rmqpy.rehearsal.copying import CopyStatus
 
 RATE_MIB = 20.0
+DAY_S = 86_400
 NO_HEARTBEAT_MS = 3_600_000_000
 """No heartbeat is sent: this client belongs to no group."""
 
@@ -53,6 +56,11 @@ def add_commands(commands: Commands) -> None:
         metavar="MIB",
         help=f"copy at most MIB MiB a second; 0: no limit; default {RATE_MIB:.0f}",
     )
+    rehearse.add_argument(
+        "--keep",
+        action="store_true",
+        help="go on following the group until Ctrl-C, and rehearse again every day",
+    )
     add_format_option(rehearse)
     add_log_options(rehearse)
     rehearse.set_defaults(command=_rehearse, interrupted=CAN_BE_REPEATED)
@@ -75,23 +83,34 @@ def _rehearse(options: argparse.Namespace) -> int:
         broker_name=options.broker_name,
         folder=options.folder,
         bytes_per_second=options.rate * (1 << 20),
+        again_s=DAY_S if options.keep else 0,
     )
+    code = EXIT_DONE
+    line = StatusLine()
+
+    async def every_report(scheduler: AsyncioScheduler) -> None:
+        nonlocal code
+        reports = rehearse(
+            plan,
+            scheduler,
+            lambda status: line.show(text_of(status)),
+            lambda step: line.show(f"rehearsing: {step}"),
+        )
+        async with aclosing(reports):
+            async for report in reports:
+                line.clear()
+                print_result(options, report.as_json(), report.lines())
+                sys.stdout.flush()
+                code = EXIT_DONE if report.is_ready else EXIT_NO
+
     try:
-        with StatusLine() as line:
-            report = run(
-                lambda scheduler: rehearse(
-                    plan,
-                    scheduler,
-                    lambda status: line.show(text_of(status)),
-                    lambda step: line.show(f"rehearsing: {step}"),
-                )
-            )
+        with line:
+            run(every_report)
     except UpgradeRefusedError as refused:
         value = error_json(refused, EXIT_NO, {"refused": str(refused)})
         print_result(options, value, [f"rmqpy: refused: {refused}"], sys.stderr)
         return EXIT_NO
-    print_result(options, report.as_json(), report.lines())
-    return EXIT_DONE if report.is_ready else EXIT_NO
+    return code
 
 
 def text_of(status: CopyStatus) -> str:
@@ -105,4 +124,6 @@ def text_of(status: CopyStatus) -> str:
     )
     if status.left_s:
         text += f", {format_duration(status.left_s)} left"
+    if status.proof_age_s is not None:
+        text += f", rehearsed {format_duration(status.proof_age_s)} ago"
     return f"{text}; {status.reason}" if status.reason else text

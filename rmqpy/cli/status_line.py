@@ -38,6 +38,10 @@ class StatusLine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Make room for other output."""
         if self._console is not None:
             self._stream.write(_ERASE)
             self._stream.flush()

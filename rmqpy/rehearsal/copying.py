@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.admin.api import Admin
 from rmqpy.config.keys import split_address
@@ -35,6 +35,7 @@ FAILURES_MAX = 5
 FLUSH_LOOKS = 5
 
 COPYING, WAITING = "copying", "waiting"
+ALONE = "no slave follows the SYNC_MASTER, which would wait for this copy"
 
 Dial = Callable[[tuple[str, int], HaClientHandler], HaConnection]
 
@@ -46,7 +47,7 @@ class CopyStatus:
     """The state of a copy at one look. Offsets and sizes are in bytes.
 
     ``goal`` is the offset to reach, ``lag`` what the copy lacks of the master's log, ``reason`` why
-    the state is not ``copying``.
+    the state is not ``copying``, ``proof_age_s`` the age of the last rehearsal in s, if any.
     """
 
     state: str
@@ -56,6 +57,7 @@ class CopyStatus:
     lag: int
     rate: float
     reason: str = ""
+    proof_age_s: float | None = None
 
     @property
     def left_s(self) -> float | None:
@@ -88,7 +90,8 @@ async def _read_classic(admin: Admin, name: str) -> GroupFacts:
 class Copier:
     """Copies one group into ``shadow`` (implements ``rmqpy.net.ha.HaClientHandler``).
 
-    ``show`` receives the state at each look.
+    ``show`` receives the state at each look. The copy is given up after ``patience_s`` seconds
+    without a connection that works.
     """
 
     admin: Admin
@@ -97,14 +100,15 @@ class Copier:
     dial: Dial
     show: Callable[[CopyStatus], None]
     look_s: float = LOOK_S
+    patience_s: float = UNREACHABLE_S
     _ends: LogEnds = field(init=False)
     _watch: FollowerWatch = field(factory=FollowerWatch, init=False)
     _connection: HaConnection | None = field(default=None, init=False)
     _reason: str = field(default="", init=False)
     _due_s: float = field(default=0.0, init=False)
     """The time before which no connection is opened."""
-    _answered_s: float = field(default=0.0, init=False)
-    """When the master answered last, and when the name server named one."""
+    _worked_s: float = field(default=0.0, init=False)
+    """When a connection worked last, or had to wait for a slave."""
     _failures: int = field(default=0, init=False)
     _goal: int = field(default=0, init=False)
     _received: int = field(default=0, init=False)
@@ -116,12 +120,16 @@ class Copier:
         self._ends = self.facts.ends
         self._seen_to = self.facts.ends.begin
 
+    @property
+    def known(self) -> GroupFacts:
+        """What is known of the group now."""
+        return evolve(self.facts, ends=self._ends)
+
     async def copy(self) -> Mapping[str, bytes]:
         """Copy what the master has now, then its tables, then the log that they refer to.
 
         Return the tables by the names of their files. Raises RmqError if the copy cannot go on.
         """
-        self._answered_s = asyncio.get_running_loop().time()
         try:
             await self._reach(self._ends.end)
             tables = await read_tables(self.admin, self.facts.master)
@@ -131,14 +139,29 @@ class Copier:
             self._disconnect("")
         return tables
 
+    async def follow(self, is_due: Callable[[], bool]) -> None:
+        """Copy what the master writes, until ``is_due()`` at a look. The master is looked for
+        first: it may be another one than that of ``facts``.
+        """
+        self._reason = "looking for the master"
+        try:
+            await self._run(lambda: False, is_due)
+        finally:
+            self._disconnect("")
+
     async def _reach(self, goal: int) -> None:
         """Follow until the master has sent the bytes before ``goal``, or those that the copy has
         already and compares.
         """
         self._goal = goal
+        await self._run(lambda: self._seen_to >= goal, lambda: False)
+
+    async def _run(self, is_reached: Callable[[], bool], is_due: Callable[[], bool]) -> None:
+        """Follow the master until the first is true after a frame, or the second at a look."""
         loop = asyncio.get_running_loop()
         looks, received, looked_s = 0, self._received, loop.time()
-        while self._seen_to < goal:
+        self._worked_s = loop.time()
+        while not is_reached():
             await self._steer(loop.time())
             try:
                 async with asyncio.timeout(self.look_s):
@@ -155,7 +178,7 @@ class Copier:
                     " here, haListenPort, and replicationAddresses of a rmqpy master"
                 )
             now_s = loop.time()
-            if now_s - looked_s < self.look_s and self._seen_to < goal:
+            if now_s - looked_s < self.look_s and not is_reached():
                 continue
             rate = (self._received - received) / max(now_s - looked_s, 0.001)
             received, looked_s, looks = self._received, now_s, looks + 1
@@ -163,6 +186,8 @@ class Copier:
             self.show(self._status(rate))
             if looks % FLUSH_LOOKS == 0:
                 await self.shadow.flush()
+            if is_due():
+                return
 
     async def _look(self, now_s: float) -> None:
         """Ask for the ends of the logs, and disconnect if nobody else acknowledges any more."""
@@ -173,9 +198,9 @@ class Copier:
             self._disconnect(f"the master does not answer: {error}")
             return
         if self._connection is not None:
-            self._answered_s = now_s
+            self._worked_s = now_s
         if facts.waits_for_slaves and not self._watch.follows(self._ends):
-            self._disconnect("no slave follows the SYNC_MASTER, which would wait for this copy")
+            self._disconnect(ALONE)
             self._due_s = now_s + self.look_s
 
     async def _steer(self, now_s: float) -> None:
@@ -183,18 +208,23 @@ class Copier:
         if self._connection is not None or now_s < self._due_s:
             return
         if self._reason:  # The master may be another one by now.
+            if now_s - self._worked_s > self.patience_s:
+                raise RmqError(
+                    f"{self.facts.name}: found no connection to its master for"
+                    f" {self.patience_s:.0f} s ({self._reason}), expected one at"
+                    f" {self.facts.ha_address}; start the master, check that this address can be"
+                    " reached from here (brokerIP2, haListenPort), and repeat"
+                )
+            self._due_s = now_s + self.look_s
             try:
                 self.facts = facts = await _read_classic(self.admin, self.facts.name)
             except RmqError as error:
-                if now_s - self._answered_s > UNREACHABLE_S:
-                    raise
                 self._reason = str(error)
-                self._due_s = now_s + self.look_s
                 return
-            self._answered_s = now_s
             self._ends = facts.ends
             if facts.waits_for_slaves and not self._watch.follows(self._ends):
-                self._due_s = now_s + self.look_s
+                self._reason = ALONE
+                self._worked_s = now_s
                 return
         self.shadow.check_continues(self._ends)
         self._connection = self.dial(split_address(self.facts.ha_address), self)
@@ -211,7 +241,7 @@ class Copier:
             state=COPYING if self._connection is not None else WAITING,
             begin=self.shadow.begin if end else self._ends.begin,
             end=end or self._ends.begin,
-            goal=self._goal,
+            goal=max(self._goal, self._ends.end),
             lag=max(0, self._ends.end - (end or self._ends.begin)),
             rate=rate,
             reason=self._reason,
@@ -233,7 +263,8 @@ class Copier:
     def ended(self, link: SlaveLink | None, reason: str) -> None:
         self._connection = None
         self._reason = reason
-        self._failures = 0 if link is not None and link.has_worked else self._failures + 1
+        if link is not None:
+            self._failures = 0 if link.has_worked else self._failures + 1
         logger.warning("%s: %s", self.facts.ha_address, reason)
         delay_s = self.look_s * (1 + self._failures)
         self._due_s = asyncio.get_running_loop().time() + delay_s

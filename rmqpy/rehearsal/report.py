@@ -54,10 +54,6 @@ class RehearsalReport:
         return self.walked is not None and not self.walked.reasons
 
     @property
-    def word(self) -> str:
-        return "ready" if self.is_ready else "not ready"
-
-    @property
     def runbook(self) -> list[str]:
         """The commands of the way there, then of the way back, for the members of this group."""
         members = list(_members(self.facts))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, define
+from attrs import asdict, define, evolve
 
 from rmqpy.admin.api import Admin
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
@@ -19,7 +20,7 @@ from rmqpy.model.text import format_bytes
 from rmqpy.net.ha import dial
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsSide, client_tls
-from rmqpy.rehearsal.copying import LOOK_S, Copier, CopyStatus, read_suitable
+from rmqpy.rehearsal.copying import LOOK_S, UNREACHABLE_S, Copier, CopyStatus, read_suitable
 from rmqpy.rehearsal.group_facts import GroupFacts
 from rmqpy.rehearsal.machine import measure
 from rmqpy.rehearsal.report import CheckedCopy, RehearsalReport
@@ -43,16 +44,21 @@ LEAST_RATE, GREATEST_RATE = 20.0, 1000.0
 
 @define(slots=True, frozen=True, kw_only=True)
 class RehearsalPlan:
-    """The options of a rehearsal. ``bytes_per_second`` limits the copy; 0: no limit."""
+    """The options of a rehearsal.
+
+    ``bytes_per_second`` limits the copy; 0: no limit. With ``again_s``, the copy goes on following
+    the master after a rehearsal, and everything is verified again after that many seconds.
+    """
 
     client: ClientSettings
     broker_name: str
     folder: str
     bytes_per_second: float
+    again_s: float = 0
     look_s: float = LOOK_S
 
 
-@define(slots=True, frozen=True)
+@define(slots=True, eq=False)
 class Session:
     """A group that can be observed, and the directory that is locked for it."""
 
@@ -66,30 +72,79 @@ class Session:
         """Copy the group and check the copy. Raises RmqError if the copy cannot be completed;
         calling it again continues.
         """
-        workspace, facts = self.workspace, self.facts
-        settings = load_broker_configuration(workspace.config, {}, {}).configuration.store
-
-        def shown(status: CopyStatus) -> None:
-            workspace.write_status({"brokerName": facts.name, **asdict(status)})
-            show(status)
-
-        shadow = Shadow(settings, workspace.files, self.scheduler, physical_memory_bytes())
-        try:
-            dialler = _dialler(self.plan, facts, self.scheduler)
-            copier = Copier(self.admin, facts, shadow, dialler, shown, self.plan.look_s)
+        workspace = self.workspace
+        with self._copier(show) as copier:
             tables = await copier.copy()
-            begin, end = shadow.begin, shadow.end
-        finally:
-            shadow.close()
+            begin, end = copier.shadow.begin, copier.shadow.end
+        facts = self.facts
         workspace.write_tables(tables)
         summary = await asyncio.to_thread(_check, workspace, facts.name, self.scheduler.now_ms)
         return CheckedCopy(
             broker_name=facts.name,
-            master=copier.facts.master,
+            master=facts.master,
             begin=begin,
             end=end,
             summary=summary,
         )
+
+    async def follow(self, show: Callable[[CopyStatus], None], due_ms: int) -> None:
+        """Follow the master until ``due_ms`` of the monotonic clock."""
+        with self._copier(show) as copier:
+            await copier.follow(lambda: self.scheduler.monotonic_ms() >= due_ms)
+
+    @contextmanager
+    def _copier(self, show: Callable[[CopyStatus], None]) -> Iterator[Copier]:
+        """Open the copy, and keep what is known of the group when it is closed."""
+        workspace = self.workspace
+        settings = load_broker_configuration(workspace.config, {}, {}).configuration.store
+        verified_ms = workspace.verified_ms()
+
+        def shown(status: CopyStatus) -> None:
+            if verified_ms is not None:
+                age_s = (self.scheduler.now_ms() - verified_ms) / 1000
+                status = evolve(status, proof_age_s=age_s)
+            workspace.write_status({"brokerName": self.facts.name, **asdict(status)})
+            show(status)
+
+        shadow = Shadow(settings, workspace.files, self.scheduler, physical_memory_bytes())
+        try:
+            copier = Copier(
+                self.admin,
+                self.facts,
+                shadow,
+                _dialler(self.plan, self.facts, self.scheduler),
+                shown,
+                self.plan.look_s,
+                math.inf if self.plan.again_s else UNREACHABLE_S,
+            )
+            yield copier
+            self.facts = copier.known
+        finally:
+            shadow.close()
+
+    async def rehearse(
+        self, show: Callable[[CopyStatus], None], say: Callable[[str], None]
+    ) -> RehearsalReport:
+        """Copy, check, and walk if nothing prevents that; write the report."""
+        workspace = self.workspace
+        copied = await self.copy(show)
+        machine = await asyncio.to_thread(
+            measure, Path(workspace.store) / "commitlog", Path(workspace.folder)
+        )
+        walked = None
+        if copied.summary.is_ready:
+            walked = await (await self.walk(say)).run()
+        report = RehearsalReport(
+            copied=copied,
+            machine=machine,
+            walked=walked,
+            facts=self.facts,
+            verified_ms=self.scheduler.now_ms(),
+        )
+        workspace.write_report(report.as_json())
+        if report.is_ready:
+            workspace.keep_certificate()
+        return report
 
     async def walk(self, say: Callable[[str], None]) -> Walk:
         """Make snapshots of the copy, and return a walk on them."""
@@ -134,30 +189,17 @@ async def rehearse(
     scheduler: AsyncioScheduler,
     show: Callable[[CopyStatus], None],
     say: Callable[[str], None],
-) -> RehearsalReport:
-    """Copy a group, check the copy, and walk on it if nothing prevents that. ``show`` receives the
-    state of the copy once a second, ``say`` the name of each later step.
+) -> AsyncGenerator[RehearsalReport, None]:
+    """Yield the report of a rehearsal and, with ``again_s``, of each further one. ``show`` receives
+    the state of the copy once a second, ``say`` the name of each later step.
     """
     async with opened(plan, scheduler) as session:
-        workspace = session.workspace
-        copied = await session.copy(show)
-        machine = await asyncio.to_thread(
-            measure, Path(workspace.store) / "commitlog", Path(workspace.folder)
-        )
-        walked = None
-        if copied.summary.is_ready:
-            walked = await (await session.walk(say)).run()
-        report = RehearsalReport(
-            copied=copied,
-            machine=machine,
-            walked=walked,
-            facts=session.facts,
-            verified_ms=scheduler.now_ms(),
-        )
-        workspace.write_status({"state": report.word, **report.as_json()})
-        if report.is_ready:
-            workspace.keep_certificate()
-        return report
+        while True:
+            begin_ms = scheduler.monotonic_ms()
+            yield await session.rehearse(show, say)
+            if not plan.again_s:
+                return
+            await session.follow(show, begin_ms + round(1000 * plan.again_s))
 
 
 def _check_space(workspace: Workspace, store: Path, new_members: int) -> None:

@@ -1,6 +1,6 @@
 """The directory of a rehearsal: ``rehearsal.json`` (whose it is), ``status.json`` (where it
-stands), ``certificate.json`` (of the last walk), ``shadow/`` (the copy: broker.conf and store/),
-``walk/`` (the members of a walk, until it has succeeded), and ``lock``.
+stands), ``report.json`` and ``certificate.json`` (of the last rehearsal), ``shadow/`` (the copy:
+broker.conf and store/), ``walk/`` (the members of a walk, until it has succeeded), and ``lock``.
 """
 
 from __future__ import annotations
@@ -124,6 +124,21 @@ class Workspace:
         """Replace ``status.json``, from which other programs read the state."""
         text = json.dumps({"format": FORMAT, **status}, indent=1)
         self.files.replace_bytes(f"{self.folder}/status.json", text.encode())
+
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """Replace ``report.json``, the result of the last rehearsal."""
+        self.files.replace_bytes(self._report, json.dumps(report, indent=1).encode())
+
+    def verified_ms(self) -> int | None:
+        """Return the time of the last rehearsal that ended in ready, or None."""
+        if not self.files.exists(self._report):
+            return None
+        report = self._read(self._report)
+        return int(report["verified_ms"]) if report.get("ready") else None
+
+    @property
+    def _report(self) -> str:
+        return f"{self.folder}/report.json"
 
     def keep_certificate(self) -> None:
         """Keep the certificate of a walk that has succeeded, and remove its stores."""

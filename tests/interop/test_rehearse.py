@@ -130,7 +130,7 @@ def test_a_live_sync_master_is_copied_and_never_acknowledged_by_the_copy(
     slave.stop()
     master.stop()
     assert master.store is not None
-    end = json.loads((folder / "status.json").read_text())["end"]
+    end = json.loads((folder / "report.json").read_text())["end"]
     files = sorted((folder / "shadow/store/commitlog").iterdir())
     copied = b"".join(file.read_bytes() for file in files)[:end]
     log = b"".join(file.read_bytes() for file in sorted((master.store / "commitlog").iterdir()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.broker.assembly.process import BrokerRuntime
@@ -21,9 +21,10 @@ from rmqpy.client.core.instance import ClientSettings
 from rmqpy.model.errors import RmqError
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.rehearsal.copying import CopyStatus
+from rmqpy.rehearsal.machine import Machine
 from rmqpy.rehearsal.report import CheckedCopy
-from rmqpy.rehearsal.session import RehearsalPlan, opened
-from rmqpy.rehearsal.walk import BACK, LOST_LEADER, TO_DLEDGER
+from rmqpy.rehearsal.session import RehearsalPlan, Session, opened, rehearse
+from rmqpy.rehearsal.walk import BACK, LOST_LEADER, TO_DLEDGER, WalkResult
 from rmqpy.store.commitlog.interface import read_span
 from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
@@ -62,8 +63,8 @@ class LiveGroup:
                 )
         return {each.status.name for each in sent}
 
-    async def rehearse(self, name: str = "a", rate: float = 0) -> CheckedCopy:
-        plan = RehearsalPlan(
+    def plan(self, name: str = "a", rate: float = 0) -> RehearsalPlan:
+        return RehearsalPlan(
             client=ClientSettings(name_servers=self.name_server),
             broker_name=name,
             folder=str(self.folder),
@@ -71,10 +72,12 @@ class LiveGroup:
             look_s=LOOK_S,
         )
 
+    async def rehearse(self, name: str = "a", rate: float = 0) -> CheckedCopy:
         def show(status: CopyStatus) -> None:
             self.looks.append(status)
             self.at_look()
 
+        plan = self.plan(name, rate)
         async with opened(plan, AsyncioScheduler()) as session:
             return await session.copy(show)
 
@@ -244,6 +247,93 @@ def test_the_whole_way_on_the_copy_loses_nothing_and_changes_nothing_of_the_copy
             # The copy can be continued, and walked on again.
             await group.send(3)
             assert (await group.rehearse()).summary.is_ready
+
+    in_loop(body)
+
+
+class SkewedScheduler(AsyncioScheduler):
+    """A scheduler whose clocks a test can set forward."""
+
+    skew_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.skew_ms
+
+    def monotonic_ms(self) -> int:
+        return super().monotonic_ms() + self.skew_ms
+
+
+@define
+class NoWalk:
+    """A walk that succeeds without walking: the test of the whole way does."""
+
+    folder: Path
+
+    async def run(self) -> WalkResult:
+        (self.folder / "walk").mkdir()
+        (self.folder / "walk/certificate.json").touch()
+        return WalkResult(
+            steps=(), pauses={}, verdicts=(), acknowledged=0, lost=0, per_second=1, reasons=()
+        )
+
+
+@pytest.mark.slow
+def test_a_kept_rehearsal_follows_the_group_and_is_repeated_after_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(3)
+            scheduler = SkewedScheduler()
+            looks: list[CopyStatus] = []
+
+            async def walk(session: Session, _say: object) -> NoWalk:
+                return NoWalk(Path(session.workspace.folder))
+
+            monkeypatch.setattr(Session, "walk", walk)
+            monkeypatch.setattr("rmqpy.rehearsal.session.measure", lambda *_: Machine(1.0, 1.0))
+
+            def look(status: CopyStatus) -> None:
+                looks.append(status)
+                copied = status.proof_age_s is not None and status.lag == 0
+                if copied and status.end > first.copied.end:
+                    scheduler.skew_ms = 86_400_000
+
+            reports = rehearse(evolve(group.plan(), again_s=86_400), scheduler, look, print)
+            async with aclosing(reports):
+                first = await anext(reports)
+                assert first.is_ready and all(each.proof_age_s is None for each in looks)
+                await group.send(3)
+                second = await anext(reports)
+            assert second.copied.end == group.master.store.log.max_offset > first.copied.end
+            assert second.verified_ms - first.verified_ms >= 86_400_000
+            ages = [each.proof_age_s for each in looks if each.proof_age_s is not None]
+            assert ages and max(ages) < 2 * 86_400
+            report = json.loads((group.folder / "report.json").read_text())
+            assert (report["ready"], report["end"]) == (True, second.copied.end)
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_a_master_that_comes_back_at_another_address_is_followed_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(3)
+            plan = evolve(group.plan(), again_s=86_400)
+            async with opened(plan, AsyncioScheduler()) as session:
+                await session.copy(group.looks.append)
+                before = group.looks[-1].end
+                following = asyncio.create_task(session.follow(group.looks.append, due_ms=1 << 62))
+                await group.master.stop()
+                await until(lambda: group.looks[-1].state == "waiting")
+                async with broker_in_process(tmp_path / "master", group.name_server) as master:
+                    group.master = master
+                    await group.send(3)
+                    await until(lambda: group.looks[-1].end == master.store.log.max_offset)
+                    assert group.looks[-1].end > before and group.looks[-1].state == "copying"
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
 
     in_loop(body)
 
