@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, add_log_options
 from rmqpy.config.loading import (
     BrokerConfiguration,
+    LoadedConfiguration,
     NamesrvConfiguration,
     effective_lines,
     load_broker_configuration,
     load_namesrv_configuration,
+    load_shard_configuration,
 )
 from rmqpy.model.errors import RmqError
+from rmqpy.net.logging_setup import configure_logging
 
 if TYPE_CHECKING:
+    from rmqpy.broker.assembly.shards.plan import Shard
     from rmqpy.cli.parsing import Commands
 
 
@@ -36,6 +41,15 @@ def add_commands(commands: Commands) -> None:
         action="store_true",
         help="give up everything after damage in the middle of the log; the bytes are kept in"
         " rmqpy/quarantine",
+    )
+    broker.add_argument(
+        "--shards",
+        metavar="N|NAMES",
+        help="run several brokers, each with its share of the configuration: their number, or"
+        " their names separated by commas",
+    )
+    broker.add_argument(
+        "--only", metavar="NAME", help="with --shards: run only this one, without a supervisor"
     )
     broker.set_defaults(command=_broker, serves=True)
 
@@ -56,6 +70,10 @@ def _broker(options: argparse.Namespace) -> int:
         overrides["namesrvAddr"] = options.name_server
     # Nearly all objects of a start stay alive. The process enables collection when it is ready.
     gc.disable()
+    if options.shards is not None:
+        return _shards(options, overrides)
+    if options.only is not None:
+        raise RmqError(f"--only {options.only}: expected --shards, too")
     loaded = load_broker_configuration(options.config, overrides, os.environ)
     if options.print_settings:
         return _print_settings(loaded.configuration)
@@ -63,6 +81,61 @@ def _broker(options: argparse.Namespace) -> int:
 
     run_broker(loaded, force_truncate=options.force_truncate)
     return EXIT_DONE
+
+
+def _shards(options: argparse.Namespace, overrides: dict[str, str]) -> int:
+    """Run several brokers, or one of them."""
+    from rmqpy.broker.assembly.shards.folders import claim_folders
+    from rmqpy.broker.assembly.shards.plan import shards_of
+    from rmqpy.store.files.disk import OsFileSystem
+
+    loaded = load_broker_configuration(options.config, overrides, os.environ)
+    root = loaded.configuration.store.store_path_root_dir
+    shards = shards_of(loaded.configuration, options.shards)
+    chosen = [shard for shard in shards if options.only in (None, shard.name)]
+    if not chosen:
+        names = ", ".join(shard.name for shard in shards)
+        raise RmqError(f"--only {options.only}: expected one of {names}")
+    if options.print_settings:
+        for shard in chosen:
+            print(f"# {shard.name}")
+            _print_settings(_load_shard(options, shard, overrides).configuration)
+        return EXIT_DONE
+    if options.only is None and options.force_truncate:
+        raise RmqError("--force-truncate with --shards: expected --only NAME, too: one shard")
+    claim_folders(OsFileSystem(), root, shards)
+    if options.only is None:
+        from rmqpy.broker.assembly.shards.supervisor import ShardCommand, run_shards
+
+        return run_shards([ShardCommand(each.name, _argv(options, each)) for each in shards])
+    (shard,) = chosen
+    configure_logging(as_json=options.log_json, level=options.log_level, broker=shard.name)
+    from rmqpy.broker.assembly.process import run_broker
+
+    run_broker(_load_shard(options, shard, overrides), force_truncate=options.force_truncate)
+    return EXIT_DONE
+
+
+def _load_shard(
+    options: argparse.Namespace, shard: Shard, overrides: dict[str, str]
+) -> LoadedConfiguration:
+    settings = {**overrides, **shard.settings}
+    return load_shard_configuration(options.config, shard.settings_file, settings, os.environ)
+
+
+def _argv(options: argparse.Namespace, shard: Shard) -> tuple[str, ...]:
+    """Return the command line of one shard."""
+    argv = [sys.executable, "-m", "rmqpy.cli", "broker", "--shards", options.shards]
+    argv += ["--only", shard.name, "--log-level", options.log_level]
+    if options.config is not None:
+        argv += ["-c", options.config]
+    if options.name_server:
+        argv += ["-n", options.name_server]
+    if options.log_json:
+        argv.append("--log-json")
+    for each in options.set:
+        argv += ["--set", each]
+    return tuple(argv)
 
 
 def _print_settings(configuration: BrokerConfiguration | NamesrvConfiguration) -> int:

@@ -74,6 +74,7 @@ __all__ = [
     "effective_lines",
     "load_broker_configuration",
     "load_namesrv_configuration",
+    "load_shard_configuration",
     "parse_broker_configuration",
     "updated_configuration",
 ]
@@ -116,13 +117,15 @@ class LoadedConfiguration:
     """A broker's settings, and notes for the operator about their sources.
 
     ``unknown`` contains the unknown keys of the file, which are kept when the file is rewritten.
-    ``path`` is the path of the file, or None if there is none.
+    ``path`` is the path of the file to which changes are written, or None if there is none;
+    ``shared`` are the values that are not written to it, because they come from elsewhere.
     """
 
     configuration: BrokerConfiguration
     notes: list[str]
     unknown: dict[str, str] = field(factory=dict)
     path: str | None = None
+    shared: Mapping[str, str] = field(factory=dict)
 
 
 @define(frozen=True, repr=False, unsafe_hash=False)
@@ -158,6 +161,25 @@ def load_store_settings(
     reading = _Reading(BrokerConfiguration(), refuses=False)
     reading.take_file(path)
     return _loaded_broker(reading, str(path), environment or {}).configuration.store
+
+
+def load_shard_configuration(
+    path: str | Path | None,
+    changes_path: str,
+    overrides: Mapping[str, str],
+    environment: Mapping[str, str],
+) -> LoadedConfiguration:
+    """Load the settings of one of several brokers with a common file. The file at ``changes_path``,
+    if it exists, has the settings that were changed while this broker ran.
+    """
+    shared = load_broker_configuration(path, overrides, environment)
+    reading = _Reading(BrokerConfiguration())
+    reading.take_file(path)
+    if Path(changes_path).exists():
+        reading.take_file(changes_path)
+    reading.take_overrides(overrides)
+    loaded = _loaded_broker(reading, changes_path, environment)
+    return attrs.evolve(loaded, unknown={}, shared=effective_values(shared.configuration))
 
 
 def parse_broker_configuration(
@@ -284,11 +306,14 @@ def effective_lines(configuration: BrokerConfiguration | NamesrvConfiguration) -
 def configuration_text(
     configuration: BrokerConfiguration | NamesrvConfiguration,
     unknown: Mapping[str, str] | None = None,
+    shared: Mapping[str, str] | None = None,
 ) -> str:
     """Return the content of a file that is loaded as ``configuration`` again, with the ``unknown``
-    keys of the original file.
+    keys of the original file, and without the values that are ``shared`` with another file.
     """
-    return format_properties({**(unknown or {}), **effective_values(configuration)})
+    own = {**(unknown or {}), **effective_values(configuration)}
+    known = shared or {}
+    return format_properties({key: text for key, text in own.items() if known.get(key) != text})
 
 
 # ------------------------------------------------------------------------ names that are not keys

@@ -72,19 +72,27 @@ class LineLimit:
 
 
 class PlainLines(logging.Formatter):
-    """The text format: ``2026-01-31 12:00:00,123 INFO rmqpy.net.server.server: text``."""
+    """The text format: ``2026-01-31 12:00:00,123 INFO rmqpy.net.server.server: text``, with the
+    name of the broker before that of the logger if several brokers write to one stream.
+    """
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    def __init__(self, broker: str = "") -> None:
+        self._broker = f"{broker} " if broker else ""
+        super().__init__("%(asctime)s %(levelname)s %(broker)s%(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
+        record.broker = self._broker
         return _CONTROL.sub(_escape, super().format(record))
 
 
 class JsonLines(logging.Formatter):
     """The JSON format: an object with ``time_ms`` (since 1970), ``level``, ``logger``, ``text``,
-    and ``fault`` if there is a traceback.
+    ``broker`` if several write to one stream, and ``fault`` if there is a traceback.
     """
+
+    def __init__(self, broker: str = "") -> None:
+        self._broker = {"broker": broker} if broker else {}
+        super().__init__()
 
     def format(self, record: logging.LogRecord) -> str:
         event = {
@@ -92,16 +100,21 @@ class JsonLines(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "text": record.getMessage(),
+            **self._broker,
         }
         if record.exc_info:
             event["fault"] = self.formatException(record.exc_info)
         return _CONTROL.sub(_escape, json.dumps(event, ensure_ascii=False))
 
 
-def configure_logging(*, as_json: bool, level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Write all events of at least ``level`` to ``stream`` (default: standard error)."""
+def configure_logging(
+    *, as_json: bool, level: str = "INFO", stream: TextIO | None = None, broker: str = ""
+) -> None:
+    """Write all events of at least ``level`` to ``stream`` (default: standard error), with the name
+    of the ``broker`` if it is given.
+    """
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
-    handler.setFormatter(JsonLines() if as_json else PlainLines())
+    handler.setFormatter(JsonLines(broker) if as_json else PlainLines(broker))
     handler.addFilter(LineLimit())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -297,7 +297,8 @@ def _metrics_page(
 def _settings_file(loaded: LoadedConfiguration, scheduler: AsyncioScheduler) -> SettingsFile | None:
     if loaded.path is None:
         return None
-    return SettingsFile(DeferredFileWriter(loaded.path, OsFileSystem(), scheduler), loaded.unknown)
+    file = DeferredFileWriter(loaded.path, OsFileSystem(), scheduler)
+    return SettingsFile(file, loaded.unknown, loaded.shared)
 
 
 @define(slots=True, eq=False, repr=False)

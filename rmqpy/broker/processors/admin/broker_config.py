@@ -40,15 +40,19 @@ REGISTERED_KEY = "brokerPermission"
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class SettingsFile:
-    """The configuration file. ``unknown`` contains the keys of the file that rmqpy does not use."""
+    """The configuration file. ``unknown`` contains the keys of the file that rmqpy does not use,
+    ``shared`` the values that come from another file.
+    """
 
     file: DeferredFileWriter
     unknown: Mapping[str, str]
+    shared: Mapping[str, str] = field(factory=dict)
 
     def save(self, identity: BrokerContext, done: Saved) -> None:
         """Write the settings of ``identity`` as they are when the write starts."""
         self.file.save(
-            lambda: configuration_text(identity.configuration, self.unknown).encode(), done
+            lambda: configuration_text(identity.configuration, self.unknown, self.shared).encode(),
+            done,
         )
 
 

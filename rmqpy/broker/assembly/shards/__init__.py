@@ -1,0 +1,1 @@
+"""Several broker names of one configuration, each in a process of its own, below one supervisor."""
