@@ -31,6 +31,7 @@ from rmqpy.upgrade.plan.operations import (
     Op,
 )
 from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.plan.space import index_space, queue_space
 from rmqpy.upgrade.plan.stage import LOG, Stage
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.plan_context import PlanContext
@@ -311,11 +312,28 @@ class _AlignPlanner:
             config=f"{self.root}/config",
             from_offset=from_offset,
             staged=staged_end is not None,
+            bytes_max=self._derived_bytes(),
         )
         for name, folder in paths.items():
             if name in existing:
                 yield MoveAside(path=folder, to=f"{self.keep}/{name}")
             yield Move(path=f"{built}/{name}", to=folder)
+
+    def _derived_bytes(self) -> int:
+        """Return the space of the result: the queues and the index of the reference, and queues
+        that only this replica has.
+        """
+        settings = self.context.settings_of(self.replica)
+        theirs = self.reference.survey().manifest
+        ends = {
+            (each.topic, each.queue_id): (each.topic, each.min_offset, each.max_offset)
+            for manifest in (self.survey.manifest, theirs)
+            for each in manifest.queues
+        }
+        entries = [int(each["entries"]) for each in theirs.facts.get("index", ())]
+        if not entries:  # its index is missing: two keys a message
+            entries = [2 * sum(each.count for each in theirs.queues)]
+        return queue_space(ends.values(), settings) + index_space(entries, settings)
 
     def _staged_end(self) -> int | None:
         """Return the offset up to which queues and index wait on the stage of an empty member."""

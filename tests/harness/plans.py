@@ -124,6 +124,35 @@ def make_filling(make_rig: MakeUpgradeRig) -> Interrupted:
     return Interrupted(files, (master, empty), plan, "t")
 
 
+def many_queues(rig: UpgradeRig) -> None:
+    """Write one message to each of 60 queues."""
+    store = rig.open()
+    try:
+        for number in range(60):
+            rig.put(store, number, topic=f"Topic{number % 20}".encode(), queue_id=number // 20)
+    finally:
+        store.shutdown()
+
+
+def make_filling_of_many_queues(make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return an empty directory that receives many small queues."""
+    master = make_rig(root="/m")
+    many_queues(master)
+    master.files.put("/m/config/topics.json", b'{"topicConfigTable":{}}')
+    empty = make_rig(files=master.files, root="/t")
+    master.files.make_dirs("/t")
+    plan = plan_alignment(memory_context(master.files, master, empty))
+    return Interrupted(master.files, (master, empty), plan, "t")
+
+
+def make_leave_of_many_queues(make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return a member of a group without an old log, whose entries are in many small queues."""
+    rig = make_rig(flag=True)
+    many_queues(rig)
+    plan = Plan(steps=("m0006_leave",), nodes=(plan_leave(rig.context(), leaving(rig)),))
+    return Interrupted(rig.files, (rig,), plan, "n0")
+
+
 def make_prepared_leave(make_rig: MakeUpgradeRig) -> Interrupted:
     """Return a member whose twins, queues, and index wait on its stage."""
     rig = make_rig()

@@ -14,8 +14,12 @@ from typing import ClassVar
 
 import pytest
 from harness.full_disk import FullDiskFiles
-from harness.plans import Interrupted
-from harness.upgrade import CONF, tree_of
+from harness.plans import (
+    Interrupted,
+    make_filling_of_many_queues,
+    make_leave_of_many_queues,
+)
+from harness.upgrade import CONF, MakeUpgradeRig, tree_of
 
 from rmqpy.cli import main
 from rmqpy.config.loading import StoreSettings
@@ -29,7 +33,7 @@ from rmqpy.upgrade.plan.journal import APPLIED, load_journal
 from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
-from rmqpy.upgrade.plan.space import missing_space, space_needed
+from rmqpy.upgrade.plan.space import BLOCK, missing_space, space_needed
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
 NAMES = ("n0", "n1", "n2")
@@ -110,6 +114,25 @@ def test_the_estimate_covers_what_a_plan_allocates(interrupted: Interrupted) -> 
     before = used()
     apply_plan(made.context(), made.plan, made.node)
     assert used() - before <= need.needed
+
+
+@pytest.mark.parametrize("make", [make_filling_of_many_queues, make_leave_of_many_queues])
+def test_the_estimate_covers_many_small_queues(
+    make: Callable[[MakeUpgradeRig], Interrupted], make_rig: MakeUpgradeRig
+) -> None:
+    """A queue of one unit takes a block, and so does each of its folders."""
+    made = make(make_rig)
+    (need,) = space_needed(made.context(), made.plan.node(made.node))
+
+    def used() -> int:
+        nodes = made.files.nodes.items()
+        found = {path: node.extent for path, node in nodes if path.startswith(f"{made.root}/")}
+        folders = {str(parent) for path in found for parent in Path(path).parents}
+        return BLOCK * (len(folders) + sum(-(-extent // BLOCK) for extent in found.values()))
+
+    before = used()
+    apply_plan(made.context(), made.plan, made.node)
+    assert BLOCK * 60 < used() - before <= need.needed
 
 
 def test_a_file_of_another_file_system_is_put_back_in_place_on_a_full_disk() -> None:

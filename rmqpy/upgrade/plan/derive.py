@@ -125,6 +125,19 @@ def copied(files: FileSystem, folders: DerivedPaths) -> list[str]:
     return list({path.rpartition("/")[0]: path for path in paths}.values())
 
 
+def moved(files: FileSystem, folders: DerivedPaths) -> list[str]:
+    """Return the paths of the files that a build takes from the stage."""
+    if not folders.staged:
+        return []
+    kept = {*copied(files, folders)}
+    return [
+        path
+        for source, _ in folders.bases
+        for path in tree_files(files, source)
+        if path not in kept
+    ]
+
+
 def _take(context: NodeContext, source: str, place: str) -> None:
     """Move all files of each folder except the last, which stays as the mark of those before."""
     files = context.files

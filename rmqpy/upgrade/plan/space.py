@@ -6,17 +6,22 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define
 
+from rmqpy.codec.layout import INDEX_ENTRY_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec.units import index_entry_position
+from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.model.text import format_bytes
-from rmqpy.upgrade.plan.node_context import NodeContext, data_bytes
+from rmqpy.upgrade.plan.node_context import NodeContext, data_bytes, tree_files
 from rmqpy.upgrade.plan.operations import Copy, Create, Derive, Op
 from rmqpy.upgrade.plan.plan import NodePlan
 
 BLOCK = 4096
-"""What a small file takes."""
+"""What a small file or a folder takes, and the unit in which files grow."""
 
 DERIVED_SHARE = 4
-"""Consume queues and key index take at most about a fourth of the log that they are built from."""
+"""Consume queues and key index take at most about a fourth of the log that they are built from, for
+plans that do not say how much.
+"""
 
 
 @define(slots=True)
@@ -60,7 +65,7 @@ def space_needed(context: NodeContext, node: NodePlan) -> list[SpaceNeed]:
             need(path, count)
         if isinstance(op, Copy | Create):
             received += op.changed_bytes
-        if isinstance(op, Derive):
+        if isinstance(op, Derive) and op.bytes_max < 0:
             need(op.path, received // DERIVED_SHARE)
     return list(found.values())
 
@@ -101,3 +106,50 @@ def missing_for_copy(files: FileSystem, paths: Iterable[str], target: str, more:
         folder = folder.rpartition("/")[0] or "/"
     need = SpaceNeed(folder, count, files.disk_usage(folder)[1], "the copy and the plan")
     return str(need) if need.is_missing else None
+
+
+def queue_space(ends: Iterable[tuple[str, int, int]], settings: StoreSettings) -> int:
+    """Return the space of consume queues with their folders; ``ends`` are the topic of each, its
+    first queue offset, and the one after its last.
+    """
+    size = settings.mapped_file_size_consume_queue
+    topics, total = set(), 0
+    for topic, first, end in ends:
+        topics.add(topic)
+        # A file exists from its start on, so that units before the first are holes at most.
+        begin = first * QUEUE_UNIT_SIZE // size * size
+        whole, rest = divmod(max(end * QUEUE_UNIT_SIZE - begin, 0), size)
+        total += BLOCK + whole * _blocks(size) + _blocks(rest)
+    return total + len(topics) * BLOCK
+
+
+def index_space(entries: Iterable[int], settings: StoreSettings) -> int:
+    """Return the space of key index files with these numbers of entries, and of one file more, into
+    which some of them may go, with their folder. An entry changes one block of the slots at most.
+    """
+    counts = [*entries]
+    written = sum(_blocks(count * INDEX_ENTRY_SIZE) for count in counts)
+    slots = sum(_slot_space(count, settings) for count in (*counts, max(counts, default=0)))
+    return BLOCK + written + slots
+
+
+def present_space(files: FileSystem, queues: str, index: str, settings: StoreSettings) -> int:
+    """Return the space of the queues and index files that are there, and of one index file more."""
+    total = _slot_space(settings.max_index_num, settings)
+    for folder in (queues, index):
+        paths = tree_files(files, folder)
+        total += sum(_blocks(data_bytes(files, path)) for path in paths)
+        below = {path.rpartition("/")[0] for path in paths}
+        total += BLOCK * len({folder, *below, *(each.rpartition("/")[0] for each in below)})
+    return total
+
+
+def _slot_space(count: int, settings: StoreSettings) -> int:
+    """Return the space of header and slots of an index file with so many entries."""
+    slots = index_entry_position(0, settings.max_hash_slot_num)
+    return BLOCK + min(_blocks(slots), (count + 1) * BLOCK)
+
+
+def _blocks(count: int) -> int:
+    """Return a number of bytes in whole blocks."""
+    return -(-count // BLOCK) * BLOCK

@@ -38,6 +38,7 @@ from rmqpy.upgrade.plan.operations import (
     Write,
 )
 from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.plan.space import DERIVED_SHARE, present_space
 from rmqpy.upgrade.plan.stage import TWINS, Stage
 from rmqpy.upgrade.plan.undo import RANGE_BYTES
 from rmqpy.upgrade.steps.cut_entries import cut_after
@@ -261,6 +262,7 @@ class _LeavePlanner:
                 config=paths.config,
                 from_offset=from_offset,
                 staged=base is not None,
+                bytes_max=self._derived_bytes(),
             )
         ]
         for name, folder in (("consumequeue", paths.consume_queue), ("index", paths.index)):
@@ -268,6 +270,15 @@ class _LeavePlanner:
                 ops.append(MoveAside(path=folder, to=f"{keep}/{name}"))
             ops.append(Move(path=f"{built}/{name}", to=folder))
         return ops
+
+    def _derived_bytes(self) -> int:
+        """Return the space of the result: as much as now, one index file more, and a share of what
+        is fetched.
+        """
+        paths, settings = self._paths, self.context.settings
+        fetched = self.fetched.ops if self.fetched is not None else ()
+        present = present_space(self.context.files, paths.consume_queue, paths.index, settings)
+        return present + sum(op.changed_bytes for op in fetched) // DERIVED_SHARE
 
     def _checkpoint(self, kept_files: list[EntryFile]) -> Op | None:
         """Return a checkpoint that declares all messages durable, as they are after this plan."""

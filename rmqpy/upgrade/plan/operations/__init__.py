@@ -76,8 +76,9 @@ _BY_KIND = {each.kind: each for each in OPERATIONS}
 def op_to_json(op: Op) -> dict[str, Any]:
     """Return the JSON form. Fields that plans of earlier versions lack keep their ids unchanged."""
     value = attrs.asdict(op)
-    for name, unset in (("undo_bytes", -1), ("data_bytes", -1), ("staged", False)):
-        if name in value and value[name] == unset:
+    unset = {"undo_bytes": -1, "data_bytes": -1, "staged": False, "bytes_max": -1}
+    for name, default in unset.items():
+        if name in value and value[name] == default:
             del value[name]
     if isinstance(op, Move) and not op.after:
         del value["after"]

@@ -82,6 +82,10 @@ class Derive(Op):
     config: str
     from_offset: int
     staged: bool = False
+    bytes_max: int = -1
+    """The space that all queues and index files of the result take at most; -1 in plans of earlier
+    versions.
+    """
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -100,10 +104,15 @@ class Derive(Op):
         return OpState.AFTER if derive.is_finished(context.files, self.path) else OpState.OTHER
 
     def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
-        """Return the size of the queues and index that are copied, and a share of the log from
-        which new ones are built.
+        """Return the size of the result without what is moved from the stage.
+
+        For plans of earlier versions, return the size of the queues and index that are copied, and
+        a share of the log from which new ones are built.
         """
         files = context.files
+        if self.bytes_max >= 0:
+            taken = sum(data_bytes(files, path) for path in derive.moved(files, self._folders))
+            return [(self.path, max(self.bytes_max - taken, 0))]
         kept = derive.copied(files, self._folders)
         log = [
             path
