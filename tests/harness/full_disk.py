@@ -68,3 +68,8 @@ class FullDiskFiles(MemoryFiles):
         if path and path not in self.folders:
             self.allocate(path)
         super().make_dirs(path)
+
+    def sync_dir(self, path: str) -> None:
+        if not self.is_dir(path):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        super().sync_dir(path)

@@ -37,8 +37,8 @@ SERVE_PORT = 8443
 COUNT = 40
 FULL = "n2"
 """The member whose disk is full at first."""
-REFUSED, ENDED_IN_THE_MIDDLE = "64k", "128k"
-"""Sizes of its file system: the plan is refused, or needs more than was foreseen."""
+REFUSED, ENDED_IN_THE_MIDDLE = "size=64k", "size=1g,nr_inodes=24"
+"""Its file system: the plan is refused, or no file can be created in the middle of it."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def disk(tmp_path: Path, size: str) -> Iterator[Path]:
     """Mount a file system where the store of ``FULL`` will be, before the hosts are made."""
     disk = tmp_path / FULL
     disk.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", os.fspath(disk)]
+    words = ["mount", "-t", "tmpfs", "-o", size, "tmpfs", os.fspath(disk)]
     if subprocess.run(words, check=False, capture_output=True).returncode:
         pytest.skip("a file system cannot be mounted here")
     yield disk
@@ -284,7 +284,7 @@ def test_a_group_on_three_hosts_there_and_back(
             "\n".join(shown)
         )
         assert "continue with rmqpy upgrade apply, or" in shown.err
-    subprocess.run(["mount", "-o", "remount,size=1g", os.fspath(disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=1g,nr_inodes=10000", os.fspath(disk)], check=True)
     command("rmqpy upgrade run --until dledger --yes")  # 3
     send(probe, 2)
     await_level(three)

@@ -24,6 +24,7 @@ from harness.upgrade import CONF, MakeUpgradeRig, tree_of
 from rmqpy.cli import main
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade, upgrade_work
 from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.checks.replica import LocalReplica
@@ -133,6 +134,14 @@ def test_the_estimate_covers_many_small_queues(
     before = used()
     apply_plan(made.context(), made.plan, made.node)
     assert BLOCK * 60 < used() - before <= need.needed
+
+
+def test_a_file_whose_folder_could_not_be_created_is_taken_back(tmp_path: Path) -> None:
+    """Before, such a plan could neither be resumed nor rolled back."""
+    files, record = OsFileSystem(), f"{tmp_path}/undo/000007"
+    undo.save_whole(files, record, f"{tmp_path}/config/topics.json")
+    undo.restore(files, record)
+    assert not (tmp_path / "config").exists()
 
 
 def test_a_file_of_another_file_system_is_put_back_in_place_on_a_full_disk() -> None:

@@ -93,8 +93,10 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
     for name in NAMES:
         text = (lagging / f"{name}.conf").read_text()
         assert f"dLegerSelfId={name}\n" in text and "n1-far:25921;n2-off:25931" in text
+    (ssh / "cut").write_text("1000")
     code, out, err = run("rollback")
     assert code == 0 and out.count("the switch is taken back") == 3, (out, err)
+    assert "connecting again" in err
     assert state_of(run) == "aligned"
     code, out, err = run("rollback")
     assert code == 0 and trees(lagging) == before, (out, err)
@@ -109,8 +111,10 @@ def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path)
         conf.write_text(conf.read_text().replace(old, peers))
     init(joined, run)
     assert state_of(run) == "halted"
+    (ssh / "cut").write_text("4000")
     code, out, err = run("run --until left-verified --yes")
     assert code == 0 and state_of(run) == "left-verified", (out, err)
+    assert "connecting again" in err
     assert not list(joined.glob("n*/dledger-*"))
     assert "brokerRole=SLAVE\n" in (joined / "n2.conf").read_text()
     code, out, err = run("finalize")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from harness.cutting_proxy import CuttingProxy
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
 from rmqpy.cli.upgrade.group.limits import AgentLimits
@@ -32,6 +33,7 @@ class Hosts:
         self.folder = folder
         self.processes: dict[str, subprocess.Popen[str]] = {}
         self.addresses: dict[str, str] = {}
+        self.proxies: dict[str, CuttingProxy] = {}
         (folder / "token").write_text(f"{TOKEN}\n")
         made = subprocess.run(
             ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
@@ -62,10 +64,13 @@ class Hosts:
         line = process.stdout.readline()
         timer.cancel()
         assert line.startswith("ready: https://"), line
-        self.addresses[name] = line.split()[1]
+        proxy = self.proxies[name] = CuttingProxy(int(line.rpartition(":")[2]))
+        self.addresses[name] = f"https://127.0.0.1:{proxy.port}"
         return self.addresses[name]
 
     def stop(self) -> None:
+        for proxy in self.proxies.values():
+            proxy.close()
         for process in self.processes.values():
             process.kill()
             process.wait()
@@ -105,7 +110,7 @@ def test_served_members_are_switched_and_rolled_back(
     lagging: Path, run: RunUpgrade, hosts: list[Hosts]
 ) -> None:
     before = trees(lagging)
-    init(lagging, run, hosts, "--drive")
+    mine = init(lagging, run, hosts, "--drive")
     assert run("check")[0] == 2 and state_of(run) == "stopped"
     code, out, err = run("run --until switched --yes")
     assert code == 0 and state_of(run) == "switched", (out, err)
@@ -113,18 +118,22 @@ def test_served_members_are_switched_and_rolled_back(
     assert logs[0] == logs[1] == logs[2]
     for name in NAMES:
         assert f"dLegerSelfId={name}\n" in (lagging / f"{name}.conf").read_text()
+    mine.proxies["n2"].left = 1_000
     code, out, err = run("rollback")
     assert code == 0 and out.count("the switch is taken back") == 3, (out, err)
+    assert mine.proxies["n2"].cuts == 1
     code, out, err = run("rollback")
     assert code == 0 and trees(lagging) == before, (out, err)
 
 
 @pytest.mark.slow
 def test_served_members_leave(joined: Path, run: RunUpgrade, hosts: list[Hosts]) -> None:
-    init(joined, run, hosts, "--drive")
+    mine = init(joined, run, hosts, "--drive")
     assert state_of(run) == "halted"
+    mine.proxies["n1"].left = 4_000
     code, out, err = run("run --until left-verified --yes")
     assert code == 0 and state_of(run) == "left-verified", (out, err)
+    assert mine.proxies["n1"].cuts == 1
     assert not list(joined.glob("n*/dledger-*"))
     assert "brokerRole=SLAVE\n" in (joined / "n2.conf").read_text()
     code, out, err = run("finalize")

@@ -88,8 +88,10 @@ def restore(files: FileSystem, undo_path: str) -> None:
         case "skipped":
             return
         case "none":
-            files.unlink(path)
-            files.sync_dir(path.rpartition("/")[0])
+            folder = path.rpartition("/")[0]
+            if files.is_dir(folder):  # else its creation has failed
+                files.unlink(path)
+                files.sync_dir(folder)
             return
         case "kept":
             if files.exists(undo_path + KEPT):
