@@ -21,13 +21,12 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from datetime import date
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from attrs import define, field
 from compare import GENERATOR_CORE, JVM, build_generator, log
-from report import machine
+from report import write_results
 from requests import Site
 
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic
@@ -153,15 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log(f"  {line_of(load, results[load])}")
     for load, measured in results.items():
         print(line_of(load, measured))
-    if options.output is not None:
-        content: dict[str, Any] = {
-            "date": date.today().isoformat(),
-            "machine": machine(),
-            "rounds": options.rounds,
-            "seconds": options.seconds,
-            "results": results,
-        }
-        options.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_results(options.output, options.rounds, options.seconds, results)
     return 0
 
 

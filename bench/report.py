@@ -50,6 +50,20 @@ def table(rows: Sequence[Row], results: Results) -> str:
     return "\n".join(lines)
 
 
+def write_results(path: Path | None, rounds: int, seconds: float, results: object) -> None:
+    """Write the results of a run to ``path``, if it is given."""
+    if path is None:
+        return
+    content = {
+        "date": date.today().isoformat(),
+        "machine": machine(),
+        "rounds": rounds,
+        "seconds": seconds,
+        "results": results,
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
 def machine() -> dict[str, Any]:
     cpu = next(
         (

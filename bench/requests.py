@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ from attrs import define, field, frozen
 from compare import BROKER_CORE, GENERATOR_CORE, JVM, build_generator, log
 from conditions import stopped, use_memory
 from load_target import LoadTarget
-from report import machine
+from report import write_results
 from request_frames import BROKER_REQUESTS, NAME_SERVER_REQUESTS, Request, Stored, fill
 
 from rmqpy.remoting.frame import encode_command
@@ -170,6 +169,32 @@ class Site:
         return process
 
 
+def sites_of(kinds: Sequence[str], root: Path) -> dict[str, Site]:
+    """Return a site for each kind of server."""
+    sites = {}
+    if "java" in kinds:
+        home = JavaHome()
+        if (reason := home.missing()) is not None:
+            raise SystemExit(f"{reason}; use --kinds rmqpy to measure without Java")
+        sites["java"] = Site(JavaSite(root / "java", home, JVM, log_level="WARN"))
+    if "rmqpy" in kinds:
+        bytecode = {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
+        sites["rmqpy"] = Site(RmqpySite(root / "rmqpy", environment=bytecode))
+    return sites
+
+
+def add_load_options(parser: argparse.ArgumentParser, what: str, seconds: float) -> None:
+    """Add the options of a comparison of loads; each measures one ``what``."""
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--rounds", type=int, default=3, help=f"measurements of each {what}")
+    parser.add_argument("--seconds", type=float, default=seconds, help="measured seconds of each")
+    parser.add_argument("--warm", type=float, default=5.0, help="seconds of warm-up of each")
+    parser.add_argument(
+        "--memory-mb", type=int, default=0, help="MB of memory to touch before each (compare.py)"
+    )
+    parser.add_argument("--output", type=Path, help="result file, for example results/DATE.json")
+
+
 def measure_brokers(bench: Bench, requests: Sequence[Request], sites: dict[str, Site]) -> None:
     with ExitStack() as deps:
         servers = {}
@@ -196,14 +221,7 @@ def parse(arguments: Sequence[str]) -> Options:
     )
     names = [request.name for request in (*BROKER_REQUESTS, *NAME_SERVER_REQUESTS)]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="REQUEST")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each request")
-    parser.add_argument("--seconds", type=float, default=1.0, help="measured seconds of each")
-    parser.add_argument("--warm", type=float, default=5.0, help="seconds of warm-up of each")
-    parser.add_argument(
-        "--memory-mb", type=int, default=0, help="MB of memory to touch before each (compare.py)"
-    )
-    parser.add_argument("--output", type=Path, help="result file, for example results/DATE.json")
+    add_load_options(parser, "request", 1.0)
     given = parser.parse_args(arguments)
     return Options(
         tuple(given.only),
@@ -220,15 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as folder:
         root = Path(folder)
-        bytecode = {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
-        sites = {}
-        if "java" in options.kinds:
-            home = JavaHome()
-            if (reason := home.missing()) is not None:
-                raise SystemExit(f"{reason}; use --kinds rmqpy to measure without Java")
-            sites["java"] = Site(JavaSite(root / "java", home, JVM, log_level="WARN"))
-        if "rmqpy" in options.kinds:
-            sites["rmqpy"] = Site(RmqpySite(root / "rmqpy", environment=bytecode))
+        sites = sites_of(options.kinds, root)
         bench = Bench(options, root, build_generator(root))
         for measure, known in (
             (measure_brokers, BROKER_REQUESTS),
@@ -239,15 +249,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 measure(bench, chosen, sites)
     for name, results in bench.results.items():
         print(line_of(name, results))
-    if options.output is not None:
-        content = {
-            "date": date.today().isoformat(),
-            "machine": machine(),
-            "rounds": options.rounds,
-            "seconds": options.seconds,
-            "results": bench.results,
-        }
-        options.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_results(options.output, options.rounds, options.seconds, bench.results)
     return 0
 
 

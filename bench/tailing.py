@@ -19,22 +19,19 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
 from attrs import frozen
-from compare import GENERATOR_CORE, JVM, build_generator, log
+from compare import GENERATOR_CORE, build_generator, log
 from conditions import stopped, use_memory
 from load_target import LoadTarget
-from report import machine
+from report import write_results
 from request_frames import new_topic, pipelined
-from requests import KINDS, Site, line_of
+from requests import add_load_options, line_of, sites_of
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.testing.blocking_connection import BlockingConnection
-from rmqpy.testing.java import JavaHome, JavaSite
-from rmqpy.testing.processes import RmqpySite
 
 
 @frozen
@@ -94,14 +91,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     names = [row.name for row in ROWS]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each row")
-    parser.add_argument("--seconds", type=float, default=2.0, help="measured seconds of each")
-    parser.add_argument("--warm", type=float, default=5.0, help="seconds of warm-up of each")
-    parser.add_argument(
-        "--memory-mb", type=int, default=0, help="MB of memory to touch before each (compare.py)"
-    )
-    parser.add_argument("--output", type=Path, help="result file, for example results/DATE.json")
+    add_load_options(parser, "row", 2.0)
     return parser.parse_args(arguments)
 
 
@@ -112,17 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as folder, ExitStack() as running:
         root = Path(folder)
         generator = build_generator(root)
-        sites = {}
-        if "java" in options.kinds:
-            home = JavaHome()
-            if (reason := home.missing()) is not None:
-                raise SystemExit(f"{reason}; use --kinds rmqpy to measure without Java")
-            sites["java"] = Site(JavaSite(root / "java", home, JVM, log_level="WARN"))
-        if "rmqpy" in options.kinds:
-            bytecode = {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
-            sites["rmqpy"] = Site(RmqpySite(root / "rmqpy", environment=bytecode))
         targets = {}
-        for kind, site in sites.items():
+        for kind, site in sites_of(options.kinds, root).items():
             namesrv = running.enter_context(site.name_server("namesrv"))
             broker = running.enter_context(site.broker(namesrv, f"bench-{kind}"))
             targets[kind] = LoadTarget([broker], ())
@@ -141,15 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log(f"  {line_of(row.name, results[row.name])}")
     for name, measured in results.items():
         print(line_of(name, measured))
-    if options.output is not None:
-        content = {
-            "date": date.today().isoformat(),
-            "machine": machine(),
-            "rounds": options.rounds,
-            "seconds": options.seconds,
-            "results": results,
-        }
-        options.output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_results(options.output, options.rounds, options.seconds, results)
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from harness.fastpath import PULL_FIELDS, SEND_FIELDS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,19 +20,8 @@ numbers = st.integers(-(2**31), 2**31 - 1)
 
 
 def send(topic: str, broker_name: str) -> RemotingCommand:
-    header = SendMessageRequestHeaderV2(
-        producer_group="%s",
-        topic=topic,
-        default_topic="TBW102",
-        default_topic_queue_nums=4,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=0,
-        flag=0,
-        properties="",
-        reconsume_times=0,
-        bname=broker_name,
-    )
+    names = {"a": "%s", "b": topic, "n": broker_name}
+    header = SendMessageRequestHeaderV2.decode({**SEND_FIELDS, **names})
     command = RemotingCommand.request(310, header)
     command.language = LANGUAGE_PYTHON
     return command
@@ -50,19 +40,7 @@ def test_the_head_is_that_of_the_whole_request(
 
 @given(texts, numbers)
 def test_fields_with_long_names_are_found(expression: str, offset: int) -> None:
-    header = PullMessageRequestHeader(
-        consumer_group="g",
-        topic="T",
-        queue_id=1,
-        queue_offset=0,
-        max_msg_nums=32,
-        sys_flag=2,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription="*",
-        sub_version=0,
-        expression_type="TAG",
-    )
+    header = PullMessageRequestHeader.decode(PULL_FIELDS)
     template = RequestTemplate(
         RemotingCommand.request(11, header), ("queueOffset",), ("subscription",)
     )
