@@ -20,18 +20,25 @@ from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.java import JavaHome, JavaSite, Probe
 from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, ServerProcess
+from rmqpy.testing.processes import BrokerSpec, ServerProcess, group_settings
 
 pytestmark = pytest.mark.interop
 
 WAIT_SECONDS_MAX = 180
-GROUP = "golden"
 GET_SYNC_STATE_DATA = 1006
 """A request to a controller: RequestCode.CONTROLLER_GET_SYNC_STATE_DATA of 5.x."""
-ROLES = {
-    "master": {"brokerRole": "SYNC_MASTER"},
-    "slave": {"brokerRole": "SLAVE", "brokerId": "1"},
+LAGGING = "B-lagging-slave-v497"
+GROUPS: dict[str, dict[str, dict[str, str]]] = {
+    LAGGING: {
+        "master": {"brokerRole": "SYNC_MASTER"},
+        "slave": {"brokerRole": "SLAVE", "brokerId": "1"},
+    },
+    **{
+        store: {f"n{number}": group_settings(name, (1, 2, 3), number) for number in range(3)}
+        for store, name in (("C-upgraded-v497", "golden"), ("D-dledger-v497", "fresh"))
+    },
 }
+"""The members of golden stores, and their settings."""
 SENT = 20
 
 
@@ -39,6 +46,7 @@ SENT = 20
 class ControllerGroup:
     """A controller, and brokers of 5.3.3 on the stores of a group of 4.9."""
 
+    name: str
     root: Path
     controller: ServerProcess
     addresses: str
@@ -75,14 +83,18 @@ class ControllerGroup:
 
     def replicas_info(self) -> dict[str, Any]:
         """Return what the controller knows of the group; empty before a broker has registered."""
-        command = RemotingCommand(code=GET_SYNC_STATE_DATA, body=json.dumps([GROUP]).encode())
+        command = RemotingCommand(code=GET_SYNC_STATE_DATA, body=json.dumps([self.name]).encode())
         with BlockingConnection(self.addresses) as connection:
             answer = connection.call(command)
         self.seen = f"{answer.code} {answer.remark} {answer.body!r}"
         if answer.code != 0:
             return {}
         table: dict[str, dict[str, Any]] = json.loads(answer.body)["replicasInfoTable"]
-        return table.get(GROUP, {})
+        return table.get(self.name, {})
+
+    def master(self) -> str:
+        address = self.replicas_info()["masterAddress"]
+        return next(name for name, broker in self.brokers.items() if broker.address == address)
 
     def await_sync(self, count: int) -> None:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -102,16 +114,20 @@ class ControllerGroup:
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
-@pytest.fixture
+@pytest.fixture(params=[LAGGING])
 def group(
-    servers: InteropServers, golden_copy: Callable[[str], Path], tmp_path: Path
+    request: pytest.FixtureRequest,
+    servers: InteropServers,
+    golden_copy: Callable[[str], Path],
+    tmp_path: Path,
 ) -> Iterator[ControllerGroup]:
     site = JavaSite(tmp_path / "java", JavaHome("5.3.3"))
     port, controller_port = servers.block(1).first, servers.block(1).first
     controller = servers.take(site.controller("controller", port, controller_port))
     controller.ready_timeout_s = WAIT_SECONDS_MAX
     controller.start()
-    root = golden_copy("B-lagging-slave-v497")
+    root = golden_copy(request.param)
+    name = "fresh" if request.param.startswith("D") else "golden"
     brokers = {
         member: servers.take(
             site.broker(
@@ -119,19 +135,19 @@ def group(
                 BrokerSpec(
                     port=servers.block(BROKER_PORT_COUNT).broker_port,
                     namesrv=controller.address,
-                    broker_name=GROUP,
+                    broker_name=name,
                     store=root / member,
                     settings=own,
                 ),
             )
         )
-        for member, own in ROLES.items()
+        for member, own in GROUPS[request.param].items()
     }
     for broker in brokers.values():
         broker.ready_timeout_s = WAIT_SECONDS_MAX
     addresses = f"127.0.0.1:{controller_port}"
     probe = servers.probe.at(controller.address)
-    yield ControllerGroup(root, controller, addresses, brokers, probe)
+    yield ControllerGroup(name, root, controller, addresses, brokers, probe)
     for server in (*brokers.values(), controller):
         server.kill()
 
@@ -140,19 +156,32 @@ def upgrade(*words: str) -> None:
     assert main(["upgrade", *words]) == 0
 
 
-def take_over(group: ControllerGroup, leader: str, other: str) -> None:
+def take_over(group: ControllerGroup, leader: str) -> None:
     """Start the brokers, send, lose the leader, send, and let it return."""
     group.start(leader)
     group.await_sync(1)
-    group.start(other)
-    group.await_sync(2)
+    others = [member for member in group.brokers if member != leader]
+    for count, member in enumerate(others, 2):
+        group.start(member)
+        group.await_sync(count)
     assert group.send(1000) == SENT
     group.brokers[leader].stop()
     assert group.send(2000) == SENT
     group.start(leader)
-    group.await_sync(2)
-    for member in (leader, other):  # The master last: nobody is elected meanwhile.
-        group.brokers[member].stop()
+    group.await_sync(len(group.brokers))
+    master = group.master()
+    for member in sorted(group.brokers, key=lambda each: each == master):
+        group.brokers[member].stop()  # The master last: nobody is elected meanwhile.
+
+
+def check_equal(group: ControllerGroup, before: str) -> None:
+    """Check that all replicas have the same bytes and epochs, and every message of before."""
+    first, *others = group.brokers
+    for member in others:
+        assert group.logs(member) == group.logs(first)
+        assert epochs(group, member) == epochs(group, first)
+    assert [each.number for each in epochs(group, first)] == [0, 1, 2]
+    upgrade("verify", *(f"{m}={group.store(m)}" for m in group.brokers), "--before", before)
 
 
 def epochs(group: ControllerGroup, member: str) -> tuple[Epoch, ...]:
@@ -174,12 +203,22 @@ def test_a_controller_takes_over_a_group_whose_slave_lagged(
     upgrade(
         "switch", "--to", "controller", "--controllers", group.addresses, *group.replicas, "--full"
     )
-    (other,) = {*group.brokers} - {leader}
-    take_over(group, leader, other)
-    assert group.logs("master") == group.logs("slave")
-    assert epochs(group, "master") == epochs(group, "slave")
-    assert [each.number for each in epochs(group, "master")] == [0, 1, 2]
-    upgrade("verify", f"m={group.store('master')}", f"s={group.store('slave')}", "--before", before)
+    take_over(group, leader)
+    check_equal(group, before)
+
+
+@pytest.mark.parametrize("group", ["C-upgraded-v497", "D-dledger-v497"], indirect=True)
+def test_a_dledger_group_leaves_and_a_controller_takes_it_over(
+    group: ControllerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = str(group.root / "before.json")
+    upgrade("manifest", str(group.store("n0")), "--format", "json")
+    Path(before).write_text(capsys.readouterr().out)
+    roles = [word for n in (1, 2) for word in ("--role", f"n{n}=SLAVE")]
+    upgrade("leave", *group.replicas, "--role", "n0=SYNC_MASTER", *roles, "--apply")
+    upgrade("switch", "--to", "controller", "--controllers", group.addresses, *group.replicas)
+    take_over(group, "n1")
+    check_equal(group, before)
 
 
 def test_without_epochs_the_first_start_of_a_lagging_slave_loses_messages(
@@ -190,7 +229,7 @@ def test_without_epochs_the_first_start_of_a_lagging_slave_loses_messages(
     upgrade("manifest", str(group.store("master")), "--format", "json")
     before.write_text(capsys.readouterr().out)
     group.configure_by_hand()
-    take_over(group, "slave", "master")
+    take_over(group, "slave")
     assert group.logs("master") != group.logs("slave")
     stores = [f"m={group.store('master')}", f"s={group.store('slave')}"]
     assert main(["upgrade", "verify", *stores, "--before", str(before)]) == 2
