@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,14 @@ def test_a_torn_file_falls_back_to_its_backup(tmp_path: Path) -> None:
     assert offsets.load() == {QUEUE: 7}
 
 
-def test_without_a_readable_file_the_error_names_it(tmp_path: Path) -> None:
+def test_without_a_readable_file_the_error_names_what_to_remove(tmp_path: Path) -> None:
     offsets = LocalOffsets(tmp_path, "i", "G")
     offsets.save({QUEUE: 7})
     offsets.path.write_bytes(b"{")
-    with pytest.raises(StoreError, match=r"offsets\.json: .*remove both"):
+    with pytest.raises(StoreError, match=r"offsets\.json: .*remove both") as error:
         offsets.load()
+    found = re.search(r"remove both \((\S+) and (\S+)\)", error.value.remedy)
+    assert found is not None
+    for path in found.groups():
+        Path(path).unlink(missing_ok=True)
+    assert offsets.load() == {}

@@ -4,14 +4,11 @@ depends on that. The refusals are collected from the source, so a new one is not
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-
-import rmqpy
+from harness.refusals import differences, has_test, refusals
 
 REFUSALS: Final = frozenset({"UpgradeRefusedError", "DivergedError"})
 
@@ -96,52 +93,19 @@ NOT_TAKEN: Final = {
 """Why no test takes the advice."""
 
 
-def shape(node: ast.expr) -> str:
-    """Return the text of an argument; {} stands for what is only known when it is raised."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.BinOp):
-        return shape(node.left) + shape(node.right)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(shape, node.values))
-    return "{}"
-
-
-def refusals() -> Iterator[tuple[str, str]]:
-    """Yield module and text of each refusal."""
-    root = Path(rmqpy.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in REFUSALS:
-                    yield str(path.relative_to(root)), shape(node.args[0])
-
-
 def known() -> dict[str, str]:
     return {**WAY_ON, **ELSEWHERE, **NO_STEP, **NOT_TAKEN}
 
 
-def begins(text: str, begin: str) -> bool:
-    """Return whether a refusal is the one with this begin. Placeholders alone are the whole."""
-    return text == begin if not begin.strip("{}: ") else text.startswith(begin)
-
-
 def test_every_refusal_is_known() -> None:
-    found = list(refusals())
-    assert len(found) > 50
-    unknown = [
-        (module, text)
-        for module, text in found
-        if sum(begins(text, begin) for begin in known()) != 1
-    ]
+    texts = [text for _, text in refusals(REFUSALS, 0)]
+    assert len(texts) > 50
+    unknown, gone = differences(texts, known())
     assert not unknown, "add a test that takes the advice, or the reason why none does"
-    texts = [text for _, text in found]
-    gone = [begin for begin in known() if not any(begins(text, begin) for text in texts)]
     assert not gone
 
 
 @pytest.mark.parametrize("place", sorted({*WAY_ON.values(), *ELSEWHERE.values()}))
 def test_the_test_exists(place: str) -> None:
     file, _, name = place.rpartition("::")
-    source = (Path(__file__).parent / (file or "test_way_on.py")).read_text()
-    assert f"\ndef {name}(" in source
+    assert has_test(Path(__file__).parent / (file or "test_way_on.py"), name)
