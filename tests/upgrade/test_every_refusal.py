@@ -13,7 +13,7 @@ from harness.refusals import differences, has_test, refusals
 REFUSALS: Final = frozenset({"UpgradeRefusedError", "DivergedError"})
 
 WAY_ON: Final = {
-    "the replicas are {}: rmqpy upgrade plan and apply align": "test_a_group_before_the_switch",
+    "the replicas are {}: {}": "test_a_group_before_the_switch",
     "no replica contains all others": "test_a_group_before_the_switch",
     "the broker.conf given for {} has storePathRootDir": "test_a_group_before_the_switch",
     "{} messages of {} would be given up": "test_a_group_before_the_switch",
@@ -74,6 +74,13 @@ NO_STEP: Final = {
     "--into {}: {}. Nothing was changed": "give a disk with more space",
     "found plan {} as the newest": "it lists the plans in the order to take",
     "rmqpy upgrade {} was begun in {} and has changed": "there is nothing to do",
+    "found {} at the name server, expected the brokerName": "the line names another broker",
+    "found no master of {}": "start the master",
+    "{}: found {} free on its file system": "give a disk with more space",
+    "{}: found the rehearsal of {}": "use another directory",
+    "{}: found a directory with files that are no rehearsal": "use another directory",
+    "{}: found another rmqpy rehearse at work in it": "wait for it",
+    "{}: found no JSON object, expected the mark of a rehearsal": "use another directory",
 }
 """What to do, where no command follows on a store."""
 
