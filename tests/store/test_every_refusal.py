@@ -75,6 +75,7 @@ MEMBER: Final = "its advice is to copy a file of another member, as join does"
 USAGE: Final = "the line names a wrong directory: name the right one"
 NO_WAY: Final = {
     "store/files/mapped_files.py: a file that starts at {}": RESTORE,
+    "store/files/log_recovery.py: a damaged last record": RESTORE,
     "store/queues/consume_queue.py: a message with queue offset": RESTORE,
     "store/queues/table.py: a message of topic": RESTORE,
     "store/dispatcher.py: {} where a record must begin": RESTORE,
