@@ -24,6 +24,7 @@ from harness.upgrade import LeaveOptions, plan_leave
 
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import NetworkError
 from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
@@ -47,17 +48,21 @@ MARKER_BYTES_MAX = 400
 
 
 def status(broker: ServerProcess) -> dict[str, str]:
+    """Return the runtime information; an empty one if the broker does not answer."""
     request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-    with BlockingConnection(broker.address) as connection:
-        table: dict[str, str] = json.loads(connection.call(request).body)["table"]
+    try:
+        with BlockingConnection(broker.address) as connection:
+            table: dict[str, str] = json.loads(connection.call(request).body)["table"]
+    except NetworkError:
+        return {}
     return table
 
 
 def wait_until_followed(leader: ServerProcess, slave: ServerProcess) -> int:
-    """Wait until the slave has all messages and return the end of its log."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    """Wait until the slave runs and has all messages, and return the end of its log."""
+    deadline = time.monotonic() + 2 * PATIENCE_SECONDS
     while True:
-        ends = [int(status(broker)["commitLogMaxOffset"]) for broker in (slave, leader)]
+        ends = [int(status(broker).get("commitLogMaxOffset", -1)) for broker in (slave, leader)]
         if 0 <= ends[1] - ends[0] <= MARKER_BYTES_MAX and ends[0] > 0:
             time.sleep(1)  # A marker may follow, and make the last message visible.
             if int(status(leader)["commitLogMaxOffset"]) == ends[1]:
@@ -115,7 +120,7 @@ def test_a_slave_follows_a_group_through_the_loss_of_its_leader(
             "slaveReadEnable": "true",
         },
     )
-    slave = servers.take(version_of(servers, kind).broker(f"{name}-slave", spec).start())
+    slave = servers.take(version_of(servers, kind).broker(f"{name}-slave", spec).launch())
     sent: list[Event] = []
     # A slave with an empty store starts with the last file.
     events = probe.run("send", topic="T", count=20, keys="k-", retryMs=60_000)

@@ -12,6 +12,7 @@ from rmqpy.admin.commands import (
     fence,
     groups,
     latency,
+    leave,
     messages,
     monitoring,
     namesrv,
@@ -41,6 +42,7 @@ _MODULES = (
     fence,
     promote,
     switch,
+    leave,
 )
 
 COMMANDS: tuple[Command, ...] = tuple(command for module in _MODULES for command in module.COMMANDS)

@@ -73,6 +73,10 @@ class MemberFence:
     begin: int = 0
     broker_id: int | None = None
     ha_address: str = ""
+    is_member: bool = False
+    """True for a member of a DLedger group. Others are classic slaves of such a group, if any."""
+    stream_end: int | None = None
+    """The end of what a member serves to classic slaves; None if it serves none."""
 
     @property
     def is_java(self) -> bool:
@@ -102,7 +106,7 @@ async def fence(call: CommandContext) -> CommandResult:
     if call.args.has("lift"):
         return await _lift(call, addresses, java)
     if call.args.has("brokerName"):
-        await _check_complete(call, addresses)
+        await check_complete(call, addresses)
     return _report(*await fence_members(call, addresses, seconds, java=java))
 
 
@@ -133,7 +137,7 @@ async def fence_members(
         raise
 
 
-async def _check_complete(call: CommandContext, addresses: Sequence[str]) -> None:
+async def check_complete(call: CommandContext, addresses: Sequence[str]) -> None:
     """Raise RmqError if a member of a DLedger group is not registered: it could become leader, and
     write.
     """
@@ -212,9 +216,16 @@ def _differences(members: Sequence[MemberFence]) -> list[str]:
                 f"{member.address} has {member.end - member.confirmed} bytes and"
                 f" {member.waiting} messages that are not confirmed"
             )
-    if len({member.end for member in members}) > 1:
-        ends = ", ".join(f"{member.address} at {member.end}" for member in members)
+    peers = [member for member in members if member.is_member] or members
+    if len({member.end for member in peers}) > 1:
+        ends = ", ".join(f"{member.address} at {member.end}" for member in peers)
         reasons.append(f"the ends differ: {ends}")
+    streams = [member.stream_end for member in peers if member.stream_end is not None]
+    for slave in members:
+        if slave in peers or slave.end in streams:
+            continue
+        served = f"up to {max(streams)}" if streams else "nothing: set haServeEntries=true"
+        reasons.append(f"{slave.address} ends at {slave.end}; the members serve slaves {served}")
     return reasons
 
 
@@ -307,6 +318,8 @@ async def fence_member(call: CommandContext, address: str, seconds: int | None) 
         int(state["begin"]),
         int(state["broker_id"]),
         str(state["ha_address"]),
+        state.get("member") is True,
+        state.get("stream_end"),
     )
 
 
@@ -316,7 +329,9 @@ async def _java_state(call: CommandContext, address: str) -> MemberFence:
     end = int(table["commitLogMaxOffset"])
     waiting = int(table.get("sendThreadPoolQueueSize", "0"))
     begin = int(table["commitLogMinOffset"])
-    return MemberFence(address, "java", end, end, waiting, None, begin)
+    config = await call.admin.broker_config(address)
+    is_member = config.get("enableDLegerCommitLog") == "true"
+    return MemberFence(address, "java", end, end, waiting, None, begin, is_member=is_member)
 
 
 async def set_permission(call: CommandContext, address: str, permission: str) -> None:

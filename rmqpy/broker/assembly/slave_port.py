@@ -71,7 +71,19 @@ class SlavePort:
         )
         self._addresses.subscribe(self.server.count_again)
         broker.replication.serve(self.server)
+        broker.fence.serve(self)
         broker.server.register_handlers(LogCompareProcessor(lambda: self.view).handlers())
+
+    @property
+    def end(self) -> int:
+        return self.view.confirm_offset
+
+    def complete(self) -> None:
+        """Append a marker after the last message, in this turn, if there is a slave to see it."""
+        if self._lacks_marker and self._store.appender.is_ready():
+            host = self._broker.identity.store_host
+            self._store.appender.put([marker("for slaves", host, self._scheduler.now_ms())])
+            self._seen_end = self._marked_end = self._store.log.max_offset
 
     async def listen(self, host: str) -> None:
         """Open the port. Raises ConfigError if that fails."""
@@ -95,12 +107,11 @@ class SlavePort:
         self._timer = self._scheduler.call_later(IDLE_MS, self._tick)
         end = self._store.log.max_offset
         is_idle, self._seen_end = end == self._seen_end, end
-        if is_idle and end != self._marked_end and self.server.is_connected:
-            self._broker.server.run_in_turn(self._mark)
+        if is_idle and self._lacks_marker:
+            self._broker.server.run_in_turn(self.complete)
 
-    def _mark(self) -> None:
-        if self._role is not Role.LEADER or not self._store.appender.is_ready():
-            return
-        draft = marker("idle", self._broker.identity.store_host, self._scheduler.now_ms())
-        self._store.appender.put([draft])
-        self._seen_end = self._marked_end = self._store.log.max_offset
+    @property
+    def _lacks_marker(self) -> bool:
+        """True if this member leads, and slaves wait for the last message."""
+        leads = self._role is Role.LEADER
+        return leads and self._store.log.max_offset != self._marked_end and self.server.is_connected

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from attrs import define, field
 
@@ -36,6 +36,17 @@ FROZEN: Final = "the broker becomes a member of a DLedger group"
 logger = logging.getLogger(__name__)
 
 
+class SlaveStream(Protocol):
+    """What a member of a DLedger group serves to classic slaves."""
+
+    @property
+    def end(self) -> int:
+        """The end of what slaves can have."""
+
+    def complete(self) -> None:
+        """Append what makes all messages visible to slaves, if this broker leads."""
+
+
 @define(slots=True, frozen=True)
 class FenceState:
     """The answer to a fence request. Offsets are physical offsets of the log."""
@@ -52,6 +63,8 @@ class FenceState:
     """The offset up to which the log is readable: with DLedger, what this member knows to be
     committed.
     """
+    stream_end: int | None = None
+    """The end of what classic slaves can have, if this is a member that serves them."""
 
     @property
     def is_drained(self) -> bool:
@@ -71,10 +84,17 @@ class WriteFence:
     _timer: Timer | None = field(default=None, init=False)
     _deadline_ms: int = field(default=0, init=False)
     _frozen: bool = field(default=False, init=False)
+    _stream: SlaveStream | None = field(default=None, init=False)
+
+    def serve(self, stream: SlaveStream) -> None:
+        """Complete ``stream`` before the fence is closed, and report its end."""
+        self._stream = stream
 
     def close(self, seconds: int) -> None:
         """Accept and write no messages for ``seconds`` from now, 1 to ``SECONDS_MAX``."""
         assert 0 < seconds <= SECONDS_MAX, seconds
+        if self._stream is not None:
+            self._stream.complete()
         self._cancel()
         self._deadline_ms = self._scheduler.monotonic_ms() + seconds * 1000
         self._timer = self._scheduler.call_later(seconds * 1000, self._expire)
@@ -100,7 +120,14 @@ class WriteFence:
             remaining_ms = max(1, self._deadline_ms - self._scheduler.monotonic_ms())
         log = self._current_log()
         waiting = self._gate.waiting + self._messages.waiting
-        return FenceState(remaining_ms, waiting, log.min_offset, log.max_offset, log.confirm_offset)
+        return FenceState(
+            remaining_ms,
+            waiting,
+            log.min_offset,
+            log.max_offset,
+            log.confirm_offset,
+            None if self._stream is None else self._stream.end,
+        )
 
     def stop(self) -> None:
         """Cancel the deadline, because the broker ends."""

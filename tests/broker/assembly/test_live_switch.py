@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import threading
@@ -21,6 +22,7 @@ from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.switch_protocol import SwitchRecord, SwitchStage
 from rmqpy.config.loading import load_broker_configuration
+from rmqpy.ha.frames import TransferReceiver, encode_report
 from rmqpy.model.codes import RequestCode
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler, run
@@ -277,6 +279,36 @@ def test_readers_keep_queues_polls_and_delayed_messages(tmp_path: Path) -> None:
         stores = [each.store for each in group.brokers]
         await until(lambda: all(s.reader.max_queue_offset("T", 0) == 3 for s in stores))
         assert len({store.opened.divided_offset for store in stores}) == 1
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_classic_slaves_can_follow_after_a_switch(tmp_path: Path) -> None:
+    """The port for slaves stays; what it serves continues at the divide."""
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(1, haServeEntries="true")
+        broker = group.brokers[0]
+        group.load()
+        await group.sent(50)
+        assert (await group.switch())["phase"] == "complete"
+        divided = broker.store.opened.divided_offset
+        assert divided is not None
+        host, port = broker.broker.identity.ha_address.split(":")
+        end = divided - 1
+        while end < divided + 1000:  # The port is opened after the switch.
+            with contextlib.suppress(OSError):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(encode_report(end))
+                receiver = TransferReceiver()
+                while end < divided + 1000 and (data := await reader.read(4096)):
+                    for transfer in receiver.receive(data):
+                        assert transfer.offset == end
+                        end = transfer.end
+                writer.close()
+            await asyncio.sleep(0.01)
+        await group.stop_load()
 
     in_group(tmp_path, main)
 

@@ -12,7 +12,9 @@ from harness.broker import response_bodies
 from harness.dledger_group import Group, Member
 
 from rmqpy.broker.assembly.process import BrokerRuntime
-from rmqpy.config.loading import load_broker_configuration
+from rmqpy.cli import main as rmqpy
+from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
+from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.store.commitlog.classic_view import ClassicView
@@ -93,6 +95,7 @@ class Brokers:
         self.blocks: list[PortBlock] = []
         self.running: list[BrokerRuntime] = []
         self.client = RemotingClient(scheduler)
+        self.server: NamesrvProcess | None = None
 
     async def start(self, name: str, **settings: str) -> BrokerRuntime:
         self.blocks.append(free_port_block(BROKER_PORT_COUNT))
@@ -123,13 +126,21 @@ class Brokers:
         await until(lambda: not broker.broker.identity.is_slave)
         return broker
 
-    async def slave(self, master: BrokerRuntime, name: str = "slave") -> BrokerRuntime:
-        return await self.start(
-            name,
-            brokerRole="SLAVE",
-            brokerId="10",
-            haMasterAddress=master.broker.identity.ha_address,
-        )
+    async def slave(
+        self, master: BrokerRuntime, name: str = "slave", **settings: str
+    ) -> BrokerRuntime:
+        own = {"brokerRole": "SLAVE", "brokerId": "10"}
+        own["haMasterAddress"] = master.broker.identity.ha_address
+        return await self.start(name, **own | settings)
+
+    async def namesrv(self) -> str:
+        self.blocks.append(free_port_block(1))
+        port = self.blocks[-1][0]
+        settings = {"listenPort": str(port), "kvConfigPath": str(self.root / "kv.json")}
+        loaded = load_namesrv_configuration(None, settings, {"HOME": str(self.root)})
+        self.server = NamesrvProcess(loaded.configuration, self.scheduler)
+        await self.server.start()
+        return f"127.0.0.1:{port}"
 
     async def end(self, *brokers: BrokerRuntime) -> None:
         for broker in brokers:
@@ -159,6 +170,8 @@ class Brokers:
         await self.client.close()
         for broker in reversed(self.running):
             await broker.stop()
+        if self.server is not None:
+            await self.server.stop()
         for block in self.blocks:
             block.release()
 
@@ -182,6 +195,10 @@ def with_brokers(root: Path, main: Callable[[Brokers], Coroutine[Any, Any, None]
 
 def info(broker: BrokerRuntime) -> dict[str, str]:
     return broker.broker.replication.runtime_info()
+
+
+def is_registered(broker: BrokerRuntime) -> bool:
+    return broker.broker.registration.last_answer is not None
 
 
 def log_of(broker: BrokerRuntime) -> bytes:
@@ -262,5 +279,89 @@ def test_a_slave_of_the_classic_group_continues_at_the_divide(tmp_path: Path) ->
         second = await brokers.send(member, 20)
         assert await brokers.read(slave, 40) == first + second
         await until(lambda: log_of(slave) == stream_of(member))
+
+    with_brokers(tmp_path, main)
+
+
+def admin(*words: str) -> Coroutine[Any, Any, int]:
+    """Run ``rmqpy admin`` in a thread, beside the brokers in this loop."""
+    return asyncio.to_thread(rmqpy, ["admin", *words])
+
+
+@pytest.mark.slow
+def test_a_fence_leaves_members_and_slaves_level(tmp_path: Path) -> None:
+    """The slave has all messages, but not the marker that has made the last one visible."""
+
+    async def main(brokers: Brokers) -> None:
+        server = await brokers.namesrv()
+        member = await brokers.member(namesrvAddr=server)
+        slave = await brokers.slave(member, namesrvAddr=server)
+        await until(lambda: is_registered(member) and is_registered(slave))
+        await until(lambda: info(slave)["haState"].startswith("connected"))
+        sent = await brokers.send(member, 20)
+        assert await admin("fence", "-n", server, "-m", "broker-a", "-s", "60") == 0
+        assert slave.store.log.max_offset < member.store.log.max_offset
+        assert await brokers.read(slave, 20) == sent
+        assert await admin("fence", "-n", server, "-m", "broker-a", "--lift") == 0
+        await brokers.send(member, 1)
+
+    with_brokers(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_slave_takes_over_from_a_dledger_group(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main(brokers: Brokers) -> None:
+        server = await brokers.namesrv()
+        member = await brokers.member(namesrvAddr=server)
+        slave = await brokers.slave(member, namesrvAddr=server)
+        await until(lambda: is_registered(member) and is_registered(slave))
+        sent = await brokers.send(member, 30)
+        leave = ("leave", "-n", server, "-m", "broker-a", "-t")
+        assert await admin(*leave, member.address) == 2
+        assert "is a member of the DLedger group itself" in capsys.readouterr().out
+        assert await admin(*leave, slave.address) == 0
+        assert "nothing was changed" in capsys.readouterr().out
+        assert await admin(*leave, slave.address, "--apply", "-s", "1") == 1
+        assert slave.broker.identity.is_slave, "the member was not stopped"
+        sent += await brokers.send(member, 5)
+        left = asyncio.create_task(admin(*leave, slave.address, "--apply", "-s", "60"))
+        await until(lambda: left.done() or "now, for good" in "".join(capsys.readouterr()))
+        assert not left.done(), "the members are not stopped yet"
+        refused = await brokers.client.invoke(
+            member.address, send_request("T", 0, [b"late"], ""), TIMEOUT_MS
+        )
+        assert refused.code == 14
+        assert not left.done()
+        await brokers.end(member)
+        assert await left == 0
+        assert "do not start the former members again" in capsys.readouterr().out
+        assert slave.broker.identity.broker_id == 0
+        sent += await brokers.send(slave, 5)
+        assert await brokers.read(slave, 40) == sent
+
+    with_brokers(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_member_that_is_started_again_stops_the_leave(tmp_path: Path) -> None:
+    """It could accept messages that the slave would not have."""
+
+    async def main(brokers: Brokers) -> None:
+        server = await brokers.namesrv()
+        member = await brokers.member(namesrvAddr=server)
+        slave = await brokers.slave(member, namesrvAddr=server)
+        await until(lambda: is_registered(member) and is_registered(slave))
+        await brokers.send(member, 3)
+        leave = ("leave", "-n", server, "-m", "broker-a", "-t", slave.address)
+        left = asyncio.create_task(admin(*leave, "--apply", "-s", "60"))
+        await until(lambda: slave.broker.fence.state().is_drained)
+        while not left.done():
+            member.broker.fence.open()  # as a restart does
+            await asyncio.sleep(0.02)
+        assert await left == 1
+        assert slave.broker.identity.is_slave
+        await brokers.send(member, 1)
 
     with_brokers(tmp_path, main)

@@ -60,6 +60,8 @@ def test_a_fenced_broker_refuses_messages_until_it_is_lifted(harness: BrokerHarn
         "drained": True,
         "broker_id": 0,
         "ha_address": harness.broker.identity.ha_address,
+        "member": False,
+        "stream_end": None,
     }
     assert harness.send(b"refused").code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "fenced" in harness.broker.information.table()["storeRefusesPuts"]
@@ -88,6 +90,8 @@ def test_a_fence_ends_at_its_deadline(harness: BrokerHarness) -> None:
         "drained": False,
         "broker_id": 0,
         "ha_address": harness.broker.identity.ha_address,
+        "member": False,
+        "stream_end": None,
     }
     assert harness.send(b"after").code == 0
 

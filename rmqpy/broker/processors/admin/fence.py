@@ -3,7 +3,9 @@
 
 The answer is JSON: ``remaining_ms`` (0 if the broker is open), ``waiting`` (accepted messages that
 are not confirmed yet), ``begin``, ``end``, and ``confirmed`` (physical offsets), ``drained``,
-``role``, ``broker_id``, and ``ha_address`` (the port that slaves replicate from).
+``role``, ``broker_id``, ``ha_address`` (the port that slaves replicate from), ``member`` (whether
+this is one of a DLedger group), and ``stream_end`` (the end of what it serves to classic slaves, or
+null).
 """
 
 from __future__ import annotations
@@ -54,5 +56,7 @@ class FenceProcessor:
             "end": state.end,
             "confirmed": state.confirmed,
             "drained": state.is_drained,
+            "member": self.identity.store.enable_dledger_commit_log,
+            "stream_end": state.stream_end,
         }
         return RemotingCommand.response_to(request, body=dumps(body))
