@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 import sys
+import threading
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -90,6 +93,7 @@ def _rehearse(options: argparse.Namespace) -> int:
 
     async def every_report(scheduler: AsyncioScheduler) -> None:
         nonlocal code
+        _cancel_on_sigterm()
         reports = rehearse(
             plan,
             scheduler,
@@ -106,11 +110,21 @@ def _rehearse(options: argparse.Namespace) -> int:
     try:
         with line:
             run(every_report)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
     except UpgradeRefusedError as refused:
         value = error_json(refused, EXIT_NO, {"refused": str(refused)})
         print_result(options, value, [f"rmqpy: refused: {refused}"], sys.stderr)
         return EXIT_NO
     return code
+
+
+def _cancel_on_sigterm() -> None:
+    """End on SIGTERM as on Ctrl-C: the copy is closed, and brokers of a walk are ended, too."""
+    task = asyncio.current_task()
+    assert task is not None
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
 
 
 def text_of(status: CopyStatus) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 from attrs import asdict, define, evolve
 
 from rmqpy.admin.api import Admin
+from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.config.loading import load_broker_configuration
+from rmqpy.demo.cluster import MEMBERS
 from rmqpy.model.text import format_bytes
 from rmqpy.net.ha import dial
 from rmqpy.net.loop import AsyncioScheduler
@@ -149,11 +151,12 @@ class Session:
     async def walk(self, say: Callable[[str], None]) -> Walk:
         """Make snapshots of the copy, and return a walk on them."""
         facts, workspace = self.facts, self.workspace
+        _check_no_walk(workspace)
         workspace.files.remove_tree(workspace.walk)
         store, folder = Path(workspace.store), Path(workspace.walk)
         # Each slave of the group has a copy; a member that is new begins without one.
-        whole = ("n0", "n1", "n2")[: max(2, 1 + len(facts.slaves))]
-        _check_space(workspace, store, new_members=3 - len(whole))
+        whole = MEMBERS[: max(2, 1 + len(facts.slaves))]
+        _check_space(workspace, store, new_members=len(MEMBERS) - len(whole))
         say("snapshots")
         for member in whole:
             await asyncio.to_thread(snapshot, store, folder / member / "store")
@@ -202,10 +205,21 @@ async def rehearse(
             await session.follow(show, begin_ms + round(1000 * plan.again_s))
 
 
+def _check_no_walk(workspace: Workspace) -> None:
+    """Raise UpgradeRefusedError if brokers of a walk that was killed are still running."""
+    locks = (f"{workspace.walk}/{member}/store/lock" for member in MEMBERS)
+    found = [str(process) for lock in locks if (process := find_lock_owner(lock)) is not None]
+    if found:
+        raise UpgradeRefusedError(
+            f"{workspace.walk}: found the brokers of a rehearsal that was killed (processes"
+            f" {', '.join(found)}), expected none; kill {' '.join(found)}, and repeat"
+        )
+
+
 def _check_space(workspace: Workspace, store: Path, new_members: int) -> None:
     """Raise UpgradeRefusedError if there is no room for the members of a walk."""
     log = sum(path.stat().st_size for path in (store / "commitlog").iterdir())
-    needed = len(("n0", "n1", "n2")) * copied_bytes(store) + new_members * log
+    needed = len(MEMBERS) * copied_bytes(store) + new_members * log
     free = workspace.files.disk_usage(workspace.folder)[1]
     if needed > free:
         raise UpgradeRefusedError(

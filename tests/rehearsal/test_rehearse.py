@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from rmqpy.rehearsal.session import RehearsalPlan, Session, opened, rehearse
 from rmqpy.rehearsal.walk import BACK, LOST_LEADER, TO_DLEDGER, WalkResult
 from rmqpy.store.commitlog.interface import read_span
 from rmqpy.testing.in_process import broker_in_process, name_server_in_process
+from rmqpy.testing.processes import python_environment
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
 DEADLINE_S = 240
@@ -336,6 +338,64 @@ def test_a_master_that_comes_back_at_another_address_is_followed_again(tmp_path:
                     await asyncio.gather(following, return_exceptions=True)
 
     in_loop(body)
+
+
+@pytest.mark.slow
+def test_sigterm_ends_it_as_ctrl_c_does(tmp_path: Path) -> None:
+    """The copy is closed, so that the next run has nothing to recover."""
+
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(40, 50_000)
+            words = ["-n", group.name_server, "-b", "a", "--dir", str(group.folder)]
+            command = await asyncio.create_subprocess_exec(
+                *[sys.executable, "-m", "rmqpy.cli", "rehearse", *words, "--rate", "0.05"],
+                env=python_environment(),
+                stderr=asyncio.subprocess.PIPE,
+            )
+            await until((group.folder / "status.json").exists)
+            assert (group.folder / "shadow/store/abort").exists()
+            command.terminate()
+            _, printed = await command.communicate()
+            assert (command.returncode, b"it continues where it stopped" in printed) == (130, True)
+            assert not (group.folder / "shadow/store/abort").exists()
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_brokers_of_a_walk_that_was_killed_are_named(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(3)
+            async with opened(group.plan(), AsyncioScheduler()) as session:
+                await session.copy(group.looks.append)
+                lock = group.folder / "walk/n1/store/lock"
+                lock.parent.mkdir(parents=True)
+                held = await asyncio.create_subprocess_exec(
+                    *[sys.executable, "-c", HOLD, str(lock)],
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                )
+                assert held.stdout is not None
+                await held.stdout.readline()
+                with pytest.raises(UpgradeRefusedError, match=f"; kill {held.pid}, and repeat"):
+                    await session.walk(print)
+                assert lock.exists()
+                await held.communicate(b"")
+                await session.walk(print)
+                assert not lock.exists()
+
+    in_loop(body)
+
+
+HOLD = """
+import fcntl, sys
+file = open(sys.argv[1], "w")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.mark.slow
