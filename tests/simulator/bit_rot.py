@@ -6,7 +6,8 @@ second copy covers. While a broker is stopped, a bit may also flip in its last e
 it was stopped in an orderly way and therefore knows that this was on the disk; in its vote (the
 highest bit of a byte, so that the file cannot be decoded: it has no checksum); or in one of its
 tables. Where machines lose their power, only entries before the last checkpoint are chosen:
-younger damage looks like what a power failure leaves.
+younger damage looks like what a power failure leaves. Elsewhere, such entries are often chosen, and
+the process is then killed at once.
 (Nothing covers topic, properties, queue offset and host of a V1 record.) No
 bit flips while one is wrong on any member: a damaged member does not lead, and one member must.
 """
@@ -34,6 +35,9 @@ BODY_AT = 88
 NEWEST = 5
 """The number of newest entries, which readers are about to read."""
 
+CHANGES_BEFORE_KILL = 40
+"""The number of changes of a disk within which a process is killed after a bit flipped."""
+
 UNIT_BYTES = 32
 DURABLE_INDEX = re.compile(rb"^durableIndex=(\d+)$", re.MULTILINE)
 
@@ -52,17 +56,25 @@ class BitRot:
             return None
         view = self.rng.choice(list(self.views.values()))
         last, plan = view.committed, view.host.plan
-        if plan.power or plan.blackout_interval_ms:
-            last = min(last, _durable_index(view.host))
+        loses_power = bool(plan.power or plan.blackout_interval_ms)
+        durable = _durable_index(view.host)
+        if loses_power:
+            last = min(last, durable)
         committed = min(last - view.begin + 1, len(view.entries))
         if view.host.running is None or committed <= 0:
             return None
         newest = max(0, committed - NEWEST) if self.rng.random() < 0.5 else 0
+        # The next checkpoint is near, so a kill must follow soon.
+        is_killed = not loses_power and durable < last and self.rng.random() < 0.5
+        if is_killed:
+            newest = max(0, min(durable + 1 - view.begin, committed - 1))
         entry = view.entries[self.rng.randrange(newest, committed)]
         if not all(self._has_durably(host, entry, view) for host in self.hosts.values()):
             return None
         path, position, what = self._place(view.host, entry)
         view.host.disk.flip(path, position, 1 << self.rng.randrange(8), entry.index)
+        if is_killed:
+            view.host.disk.crash_after = self.rng.randrange(CHANGES_BEFORE_KILL)
         return f"a bit flips in {what} {entry.index} of {view.host.name}"
 
     def flip_stopped(self, host: BrokerHost) -> str | None:
