@@ -93,7 +93,7 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
     for name in NAMES:
         text = (lagging / f"{name}.conf").read_text()
         assert f"dLegerSelfId={name}\n" in text and "n1-far:25921;n2-off:25931" in text
-    (ssh / "cut").write_text("1000")
+    (ssh / "cut").write_text("300")
     code, out, err = run("rollback")
     assert code == 0 and out.count("the switch is taken back") == 3, (out, err)
     assert "connecting again" in err
