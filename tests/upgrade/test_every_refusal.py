@@ -80,6 +80,7 @@ NO_STEP: Final = {
     "{}: found the rehearsal of {}": "use another directory",
     "{}: found a directory with files that are no rehearsal": "use another directory",
     "{}: found another rmqpy rehearse at work in it": "wait for it",
+    "{}: found the brokers of a rehearsal that was killed": "kill these processes",
     "{}: found no JSON object, expected the mark of a rehearsal": "use another directory",
 }
 """What to do, where no command follows on a store."""
