@@ -144,6 +144,20 @@ def test_a_damaged_young_entry_of_a_member_is_a_gap(make_rig: type[MemoryRig], n
     assert rig.open(lead=False).opened.notes == []
 
 
+def test_units_are_found_in_a_log_that_has_started_over(make_rig: type[MemoryRig]) -> None:
+    """The first units of its index file were never written."""
+    store = make_rig(flag=True, changes={"dledger_peers": PEERS}).open(lead=False)
+    entries = entries_of(store)
+    entries.begin_again(61, 20 * FILE_SIZE)
+    new = entries_for([3] * 9, 61, 20 * FILE_SIZE)
+    entries.receive(new)
+    entries.commit()
+    for entry in new:
+        unit = entries._index.find(entry.position)
+        assert unit is not None and unit.index == entry.index
+    store.close_without_flush()
+
+
 @define(slots=True, eq=False, repr=False)
 class TornFile(MemoryFile):
     """A file in which the write that is interrupted by the kill has begun: it ends at a page."""

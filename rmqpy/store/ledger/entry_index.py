@@ -18,6 +18,7 @@ from rmqpy.codec.layout import INDEX_UNIT_SIZE
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+from rmqpy.store.files.record_search import file_content_end
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
 """The file size (mappedFileSizeForEntryIndex), which no broker setting changes."""
@@ -74,18 +75,25 @@ class EntryIndex:
         """
         if not self._segments:
             return None
+        last = self._segments.last
         low = self._segments.min_offset // INDEX_UNIT_SIZE
-        high = self._segments.last.end_offset // INDEX_UNIT_SIZE
+        end = last.first_offset + file_content_end(last, 0)
+        high = -(-end // INDEX_UNIT_SIZE)
         while low < high:
             middle = (low + high) // 2
             unit = self.get(middle)
             if unit is not None and unit.position == position:
                 return unit
-            if unit is None or unit.position > position:
+            if unit is None and self._is_unused(middle):
+                low = middle + 1  # The log started over, after this unit.
+            elif unit is None or unit.position > position:
                 high = middle
             else:
                 low = middle + 1
         return None
+
+    def _is_unused(self, index: int) -> bool:
+        return self.matches(index, bytes(INDEX_UNIT_SIZE))
 
     def get(self, index: int) -> IndexUnit | None:
         """Return the unit of entry ``index``, or None if there is none."""
