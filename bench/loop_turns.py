@@ -88,7 +88,7 @@ class TurnRecorder:
         _keep_longest(self.longest, (used_ns, name))
 
     def _sample(self, _signal: int, frame: FrameType | None) -> None:
-        names = []
+        names: list[str] = []
         while frame is not None and len(names) < PLACES_COUNT:
             names.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
             frame = frame.f_back

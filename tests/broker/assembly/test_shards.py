@@ -285,6 +285,7 @@ class Watched:
 WAITS = "import signal; print('ready: {}', flush=True); signal.pause()"
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_is_started_again() -> None:
     programs = {"a": WAITS.format("a"), "b": WAITS.format("b")}
     watched = Watched(programs, "ready: b", kills="b")
@@ -293,6 +294,7 @@ def test_a_process_that_ends_is_started_again() -> None:
     assert watched.lines.count("ready: 2 shards") == 1
 
 
+@pytest.mark.slow
 def test_a_failed_start_ends_all() -> None:
     programs = {"a": WAITS.format("a"), "b": "import sys; sys.exit(3)"}
     watched = Watched(programs, "never")
@@ -309,6 +311,7 @@ signal.signal(signal.SIGTERM, end)
 """
 
 
+@pytest.mark.slow
 def test_the_end_of_all_processes_is_awaited() -> None:
     programs = {name: SAYS_ITS_END + WAITS.format(name) for name in "ab"}
     watched = Watched(programs, "ready: 2 shards")
@@ -342,6 +345,7 @@ def line_after(process: subprocess.Popen[str], beginning: str) -> str:
     return next(line for line in process.stdout if line.startswith(beginning))
 
 
+@pytest.mark.slow
 def test_two_shards_serve_are_restarted_and_stop_cleanly(tmp_path: Path) -> None:
     block = free_port_block(16)
     port = block.broker_port
