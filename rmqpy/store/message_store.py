@@ -15,7 +15,7 @@ a failed write nothing more is accepted (``health.writeable`` is false until a r
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.config.loading import StoreSettings
@@ -44,6 +44,8 @@ __all__ = ["MessageStore", "StoreContext", "open_store"]
 
 DISPATCHED_AT_ONCE = 8 << 20
 """The maximum number of bytes of the log that one turn dispatches."""
+INDEX_AT_STOP = 64 << 20
+"""The lag of the key index, in bytes of the log, up to which a stop completes it: half a second."""
 INDEX_RETRY_MS = 1000
 """The time after which building the key index tries a damaged entry again."""
 
@@ -317,6 +319,7 @@ class MessageStore:
         if not self.health.is_healthy:
             return
         self.dispatcher.run()
+        self._complete_index()
         task = self.flush_tracker.flush_task()
         if task is not None:
             task.run()
@@ -332,6 +335,15 @@ class MessageStore:
             self.opened.entries.checkpoint_task()()
         elif self.opened.classic is not None:
             self.opened.classic.drop_unused()
+
+    def _complete_index(self) -> None:
+        """Complete an index that lags a little, so that a stopped store has all keys. After more
+        than that, or after an error, the next start continues.
+        """
+        if self.dispatcher.index_behind_bytes <= INDEX_AT_STOP:
+            with suppress(OSError, StoreError):
+                while self.dispatcher.index_step():
+                    pass
 
     def _dispatch_all(self) -> None:
         """Dispatch all messages that were put so far to the derived files."""

@@ -273,11 +273,32 @@ def test_the_index_waits_at_a_damaged_entry(
     store.shutdown()
 
 
+def test_a_stop_completes_an_index_that_lags_a_little(
+    make_rig: type[MemoryRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig(changes={"message_index_enable": False})
+    store = rig.open()
+    fill(rig, store, 60)
+    store.shutdown()
+    rig.changes["message_index_enable"] = True
+    monkeypatch.setattr("rmqpy.store.dispatcher.SMALL_LAG_BYTES", 0)
+    store = rig.open()
+    assert store.dispatcher.index_behind_bytes
+    store.shutdown()
+    assert not store.dispatcher.index_behind_bytes
+    store = rig.open()
+    assert len(store.reader.query_message("Topic", "key59", 9, 0, 1 << 60).messages) == 1
+    store.shutdown()
+
+
 @pytest.mark.slow
-def test_an_index_that_lags_far_catches_up_in_steps(make_rig: type[MemoryRig]) -> None:
+def test_an_index_that_lags_far_catches_up_in_steps(
+    make_rig: type[MemoryRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store serves in the meantime, a clean stop loses nothing, and every message is indexed
     once.
     """
+    monkeypatch.setattr("rmqpy.store.message_store.INDEX_AT_STOP", 0)
     rig = make_rig(
         changes={
             "mapped_file_size_commit_log": 1 << 22,
