@@ -23,6 +23,7 @@ from attrs import define
 from simulator.broker_host import ROOT, BrokerHost
 from simulator.checkers import classic_records
 from simulator.member_view import MemberView
+from simulator.plan import NEVER
 from simulator.records import ENTRY_HEADER_BYTES, LedgerEntry
 
 HEADER_PLACES = (*range(32), *range(44, 48))
@@ -65,7 +66,8 @@ class BitRot:
             return None
         newest = max(0, committed - NEWEST) if self.rng.random() < 0.5 else 0
         # The next checkpoint is near, so a kill must follow soon.
-        is_killed = not loses_power and durable < last and self.rng.random() < 0.5
+        may_be_killed = plan.crash_interval_ms != NEVER and not loses_power and durable < last
+        is_killed = may_be_killed and self.rng.random() < 0.5
         if is_killed:
             newest = max(0, min(durable + 1 - view.begin, committed - 1))
         entry = view.entries[self.rng.randrange(newest, committed)]

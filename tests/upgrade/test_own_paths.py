@@ -127,7 +127,7 @@ def test_every_path_of_every_operation_is_checked(node: Path, kind: type[Op]) ->
 NO_PATHS = frozenset(
     ("why", "before", "after", "replica", "source_path", "content", "log", "start", "end")
     + ("file_size", "base_offset", "content_end", "moved_from", "moved_to", "size", "mtime_ms")
-    + ("from_offset", "undo_bytes", "data_bytes", "staged")
+    + ("from_offset", "undo_bytes", "data_bytes", "staged", "bytes_max")
 )
 """The fields of operations that are no paths of the node."""
 
