@@ -34,6 +34,11 @@ PULSE_MS = 200
 """The interval at which a message is sent to the leader."""
 
 ACK_MS = 2000
+ROUND_MS = 3000
+"""The longest round of a vote. A member that is not calm may enter a new term at its end because of
+answers from its beginning, when there was no leader.
+"""
+
 CATCH_UP_MS = 8000
 
 
@@ -61,6 +66,9 @@ class ProgressChecker(Generic[HostT]):
     _acknowledged_ms: int = -1
     stable: tuple[str, int] | None = None
     """The name and term of the leader that must stay."""
+
+    _followed_ms: int = -1
+    """Since when all calm members follow one leader, or -1."""
 
     _history: deque[tuple[int, int]] = field(factory=deque)
     """(time, committed index of the leader) of the last polls."""
@@ -100,7 +108,7 @@ class ProgressChecker(Generic[HostT]):
     def disturb(self) -> None:
         """Note a fault that may end a leadership."""
         self.disturbed_ms = self.timeline.now_ms
-        self._acknowledged_ms = -1
+        self._acknowledged_ms = self._followed_ms = -1
         self.stable = None
         self._history.clear()
 
@@ -167,14 +175,26 @@ class ProgressChecker(Generic[HostT]):
             if leader is None or leader.name != stable[0] or not self._all_follow(*stable):
                 self._leader_lost()
             return
-        if (
+        now_ms = self.timeline.now_ms
+        followed = (
             leader is not None
             and leader.node is not None
             and leader.name in self.calm
             and self.plan.preferred in (-1, leader.number)
-            and self._acknowledged_ms >= 0
-            and self.timeline.now_ms >= self.disturbed_ms + self.leak_ms
             and self._all_follow(leader.name, leader.node.term)
+        )
+        if not followed:
+            self._followed_ms = -1
+            return
+        assert leader is not None and leader.node is not None
+        if self._followed_ms < 0:
+            self._followed_ms = now_ms
+        others = (host.node for name, host in self.hosts.items() if name not in self.calm)
+        votes = any(node is not None and node.role is Role.CANDIDATE for node in others)
+        if (
+            self._acknowledged_ms >= 0
+            and now_ms >= self.disturbed_ms + self.leak_ms
+            and now_ms >= self._followed_ms + (ROUND_MS if votes else 0)
         ):
             self.stable = leader.name, leader.node.term
 
