@@ -341,9 +341,12 @@ class MessageStore:
         than that, or after an error, the next start continues.
         """
         if self.dispatcher.index_behind_bytes <= INDEX_AT_STOP:
+            done = -1
             with suppress(OSError, StoreError):
-                while self.dispatcher.index_step():
-                    pass
+                # A record whose end has not arrived (a slave) stays.
+                while self.dispatcher.index_cursor > done:
+                    done = self.dispatcher.index_cursor
+                    self.dispatcher.index_step()
 
     def _dispatch_all(self) -> None:
         """Dispatch all messages that were put so far to the derived files."""
