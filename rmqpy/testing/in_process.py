@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -76,13 +77,26 @@ async def broker_in_process(
         await scheduler.close()
 
 
+async def registered(broker: BrokerRuntime) -> None:
+    """Wait until a name server has answered the first registration of ``broker``."""
+    registration = broker.broker.registration
+    answered = asyncio.Event()
+    registration.subscribe(lambda server, answer: answered.set())
+    if registration.last_answer is None:
+        await answered.wait()
+
+
 @asynccontextmanager
 async def name_server_and_broker(
     root: Path, settings: Mapping[str, str] | None = None
 ) -> AsyncIterator[InProcess]:
-    """Run a name server and a broker, as :func:`broker_in_process` does, until the context ends."""
+    """Run a name server and a broker, as :func:`broker_in_process` does, until the context ends.
+
+    The broker is registered.
+    """
     async with (
         name_server_in_process(root) as name_server,
         broker_in_process(root, name_server, settings) as broker,
     ):
+        await registered(broker)
         yield InProcess(name_server=name_server, broker_address=broker.address, broker=broker)

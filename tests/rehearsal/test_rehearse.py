@@ -27,7 +27,7 @@ from rmqpy.rehearsal.report import CheckedCopy
 from rmqpy.rehearsal.session import RehearsalPlan, Session, opened, rehearse
 from rmqpy.rehearsal.walk import BACK, LOST_LEADER, TO_DLEDGER, WalkResult
 from rmqpy.store.commitlog.interface import read_span
-from rmqpy.testing.in_process import broker_in_process, name_server_in_process
+from rmqpy.testing.in_process import broker_in_process, name_server_in_process, registered
 from rmqpy.testing.processes import python_environment
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
@@ -97,6 +97,7 @@ async def live_group(root: Path, **settings: str) -> AsyncIterator[LiveGroup]:
         name_server_in_process(root) as name_server,
         broker_in_process(root / "master", name_server, settings) as master,
     ):
+        await registered(master)
         yield LiveGroup(root / "rehearsal", name_server, master)
 
 
@@ -330,6 +331,7 @@ def test_a_master_that_comes_back_at_another_address_is_followed_again(tmp_path:
                 await group.master.stop()
                 await until(lambda: group.looks[-1].state == "waiting")
                 async with broker_in_process(tmp_path / "master", group.name_server) as master:
+                    await registered(master)
                     group.master = master
                     await group.send(3)
                     await until(lambda: group.looks[-1].end == master.store.log.max_offset)
