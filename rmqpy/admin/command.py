@@ -127,8 +127,23 @@ async def group_members(call: CommandContext) -> list[str]:
     if brokers is not None:
         return [each.strip() for each in brokers.split(";") if each.strip()]
     assert name is not None
-    info = await call.admin.cluster_info()
-    if name not in info.broker_addr_table:
+    return [address for _, address in sorted((await addresses_of(call, name)).items())]
+
+
+async def addresses_of(call: CommandContext, name: str) -> dict[int, str]:
+    """Return the addresses of the brokers ``name`` by id. Raises UsageError if there are none."""
+    table = (await call.admin.cluster_info()).broker_addr_table
+    if name not in table:
         raise UsageError(f"the name server knows no broker {name}")
-    members = info.broker_addr_table[name].broker_addrs
-    return [members[broker_id] for broker_id in sorted(members)]
+    return dict(table[name].broker_addrs)
+
+
+async def addresses_with(call: CommandContext, name: str, address: str) -> dict[int, str]:
+    """Return the addresses of the brokers ``name``. Raises UsageError unless ``address`` is one of
+    them.
+    """
+    addresses = await addresses_of(call, name)
+    if address not in addresses.values():
+        known = ", ".join(f"{each} (id {key})" for key, each in sorted(addresses.items()))
+        raise UsageError(f"{address} is no registered broker of {name}, which has {known}")
+    return addresses

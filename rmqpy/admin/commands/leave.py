@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from rmqpy.admin.command import Command, CommandContext, UsageError, option
+from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import (
     POLL_S,
     MemberFence,
@@ -48,13 +48,7 @@ async def leave(call: CommandContext) -> CommandResult:
     seconds = call.args.number("seconds", SECONDS)
     if not 0 < seconds <= SECONDS_MAX - MARGIN_S:
         raise UsageError(f"--seconds {seconds}: expected 1 to {SECONDS_MAX - MARGIN_S}")
-    table = (await call.admin.cluster_info()).broker_addr_table
-    if name not in table:
-        raise UsageError(f"the name server knows no broker {name}")
-    brokers = table[name].broker_addrs
-    if address not in brokers.values():
-        known = ", ".join(f"{each} (id {key})" for key, each in sorted(brokers.items()))
-        raise UsageError(f"{address} is no registered broker of {name}, which has {known}")
+    brokers = await addresses_with(call, name, address)
     states = [await fence_member(call, each, None) for each in brokers.values()]
     members = [state.address for state in states if state.is_member]
     reasons = _reasons(name, states, address, shorter=call.args.has("shorter"))

@@ -21,7 +21,7 @@ from typing import Final
 
 from attrs import define
 
-from rmqpy.admin.command import Command, CommandContext, UsageError, option
+from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import (
     POLL_S,
     MemberFence,
@@ -61,13 +61,7 @@ async def promote(call: CommandContext) -> CommandResult:
     seconds = call.args.number("seconds", SECONDS)
     if seconds <= 0:
         raise UsageError(f"--seconds {seconds}: expected a positive number")
-    table = (await call.admin.cluster_info()).broker_addr_table
-    if name not in table:
-        raise UsageError(f"the name server knows no broker {name}")
-    addresses = table[name].broker_addrs
-    if address not in addresses.values():
-        known = ", ".join(f"{each} (id {key})" for key, each in sorted(addresses.items()))
-        raise UsageError(f"{address} is no registered member of {name}, which has {known}")
+    addresses = await addresses_with(call, name, address)
     master = addresses.get(MASTER_ID)
     if master == address:
         raise UsageError(f"{address} is the master of {name} already")

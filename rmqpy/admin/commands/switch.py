@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rmqpy.admin.command import Command, CommandContext, UsageError, option
+from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_of, option
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
 from rmqpy.config.keys import parse_dledger_peers
@@ -34,10 +34,7 @@ async def switch(call: CommandContext) -> CommandResult:
     the switch was aborted.
     """
     name = call.args.text("brokerName")
-    table = (await call.admin.cluster_info()).broker_addr_table
-    if name not in table:
-        raise UsageError(f"the name server knows no broker {name}")
-    brokers = table[name].broker_addrs
+    brokers = await addresses_of(call, name)
     master = brokers.get(MASTER_ID)
     if master is None:
         raise RmqError(f"found no master of {name}, expected one; start it")
