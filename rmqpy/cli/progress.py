@@ -1,8 +1,8 @@
-"""The renderer of progress: amount, rate, and remaining time on stderr.
+"""The line on stderr that shows a state, or progress: amount, rate, and remaining time.
 
-On a terminal a bar is drawn, which disappears at the end and makes room for anything that is
+On a terminal it is drawn over itself, disappears at the end, and makes room for anything that is
 printed meanwhile; in a file a new line is added every ``FILE_INTERVAL_S``. Work that takes less
-than an interval prints nothing.
+than an interval shows no progress.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
-from rmqpy.cli.terminal import console_of
+from rmqpy.cli.terminal import console_of, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +24,54 @@ BAR_WIDTH = 20
 _ERASE = "\r\x1b[K"
 
 
-class ProgressLine:
+class StatusLine:
+    """A line that is drawn over itself on a terminal; a context manager that erases it."""
+
+    def __init__(
+        self, stream: TextIO | None = None, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._console: Console | None = console_of(self._stream)
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._shown = False
+        self._shown_s = now_s() - FILE_INTERVAL_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Draw ``text`` now; a file or a pipe gets a line only every ``FILE_INTERVAL_S``."""
+        text = printable(text)
+        with self._lock:
+            now_s = self._now_s()
+            if self._console is not None:
+                self._write(text[: self._console.width - 1])
+            elif now_s - self._shown_s >= FILE_INTERVAL_S:
+                self._shown_s = now_s
+                self._write(text)
+
+    def clear(self) -> None:
+        """Erase the line, if there is one. The next report draws it again."""
+        with self._lock:
+            if self._shown:
+                self._stream.write(_ERASE)
+                self._stream.flush()
+                self._shown = False
+
+    def _write(self, text: str) -> None:
+        if self._console is None:
+            self._stream.write(f"{text}\n")
+        else:
+            self._stream.write(f"{_ERASE}{text}")
+            self._shown = True
+        self._stream.flush()
+
+
+class ProgressLine(StatusLine):
     """A progress line (implements ``rmqpy.model.progress.ProgressSink``).
 
     ``verb`` describes the work ("checked"). ``things`` names the items that are counted; None means
@@ -39,27 +85,12 @@ class ProgressLine:
         now_s: Callable[[], float] = time.monotonic,
         things: str | None = None,
     ) -> None:
+        super().__init__(stream, now_s)
         self._verb = verb
         self._things = things
-        self._stream = stream or sys.stderr
-        self._now_s = now_s
-        self._console: Console | None = console_of(self._stream)
         self._interval_s = FILE_INTERVAL_S if self._console is None else TERMINAL_INTERVAL_S
-        self._lock = threading.Lock()
         self._begin_s = self._shown_s = now_s()
         self._total = self._done = 0
-        self._shown = False
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.clear()
 
     def expect(self, total: int) -> None:
         """Add ``total`` to the expected amount."""
@@ -75,15 +106,8 @@ class ProgressLine:
             if now_s - self._shown_s < self._interval_s:
                 return
             self._shown_s = now_s
-            self._show(self.text(now_s - self._begin_s))
-
-    def clear(self) -> None:
-        """Erase the line, if there is one. The next report draws it again."""
-        with self._lock:
-            if self._shown:
-                self._stream.write(_ERASE)
-                self._stream.flush()
-                self._shown = False
+            text = self.text(now_s - self._begin_s)
+            self._write(text if self._console is None else self._drawn(self._console, text))
 
     def text(self, elapsed_s: float) -> str:
         """Return the line after ``elapsed_s`` seconds of work."""
@@ -95,15 +119,6 @@ class ProgressLine:
         if rate and self._total > self._done:
             text += f", {_duration((self._total - self._done) / rate)} left"
         return text
-
-    def _show(self, text: str) -> None:
-        if self._console is None:
-            self._stream.write(f"{text}\n")
-            self._stream.flush()
-            return
-        self._stream.write(_ERASE + self._drawn(self._console, text))
-        self._stream.flush()
-        self._shown = True
 
     def _drawn(self, console: Console, text: str) -> str:
         """Return the bar and the text in one line, cut to the width: a line that the terminal
