@@ -413,7 +413,7 @@ class RemotingClient:
         try:
             pending.done(response, fault)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
-            self._scheduler.supervisor.report("the callback of a request", error)
+            self._scheduler.failure_log.report("the callback of a request", error)
 
     # -- links
 
@@ -521,7 +521,7 @@ class RemotingClient:
         try:
             self.handler.handle(connection, requests)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
-            self._scheduler.supervisor.report("the handler of incoming requests", error)
+            self._scheduler.failure_log.report("the handler of incoming requests", error)
 
     def _turn_ended(self) -> None:
         if self.handler is not None:

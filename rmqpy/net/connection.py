@@ -227,7 +227,7 @@ class LoopTurns:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
-            self.scheduler.supervisor.report("the end of a loop turn", error)
+            self.scheduler.failure_log.report("the end of a loop turn", error)
 
 
 @define(slots=True, eq=False, repr=False)

@@ -4,7 +4,7 @@ process.
 Invariants:
 
 * An exception in a callback never stops the loop and is never lost: it is logged with its traceback
-  and counted in ``Supervisor.failures``.
+  and counted in ``FailureLog.failures``.
 * ``done`` of ``run_blocking`` runs in the loop, exactly once, even if the pool refuses the work.
 * After ``AsyncioScheduler.close()`` no worker thread of this scheduler is alive.
 """
@@ -34,7 +34,7 @@ UVLOOP_CHOICES = ("auto", "on", "off")
 
 
 @define(slots=True)
-class Supervisor:
+class FailureLog:
     """The counter and logger of unexpected exceptions."""
 
     failures: int = 0
@@ -61,7 +61,7 @@ class AsyncioScheduler:
         limits: BlockingLimits = BlockingLimits(),  # noqa: B008 - a frozen value
     ) -> None:
         self.loop = loop if loop is not None else asyncio.get_running_loop()
-        self.supervisor = Supervisor()
+        self.failure_log = FailureLog()
         self.loop.set_exception_handler(self._loop_failed)
         self._limits = limits
         self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="rmqpy-blocking")
@@ -116,11 +116,11 @@ class AsyncioScheduler:
         try:
             callback()
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
-            self.supervisor.report(getattr(callback, "__qualname__", repr(callback)), error)
+            self.failure_log.report(getattr(callback, "__qualname__", repr(callback)), error)
 
     def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception") or RuntimeError(context.get("message", "no message"))
-        self.supervisor.report(f"the loop ({context.get('message')})", error)
+        self.failure_log.report(f"the loop ({context.get('message')})", error)
 
 
 def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: str = "auto") -> T:

@@ -1,7 +1,7 @@
 """``rmqpy rehearse``: copy a live classic group as an observer, and judge the copy.
 
 Nothing here registers with a name server, joins a group, or acknowledges a message. Modules, from
-questions to files: :mod:`.group_facts` asks, :mod:`.suitability` refuses what cannot work,
+questions to files: :mod:`.rehearsed_group` asks, :mod:`.suitability` refuses what cannot work,
 :mod:`.shadow` stores what the master sends, :mod:`.copying` follows it, :mod:`.workspace` owns the
 directory.
 """

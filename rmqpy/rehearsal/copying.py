@@ -20,7 +20,13 @@ from rmqpy.ha.frames import TransferFrame
 from rmqpy.ha.link import SlaveLink
 from rmqpy.model.errors import RmqError
 from rmqpy.net.ha import HaClientHandler, HaConnection
-from rmqpy.rehearsal.group_facts import GroupFacts, LogEnds, read_ends, read_group, read_tables
+from rmqpy.rehearsal.rehearsed_group import (
+    LogEnds,
+    RehearsedGroup,
+    read_ends,
+    read_group,
+    read_tables,
+)
 from rmqpy.rehearsal.shadow import Shadow
 from rmqpy.rehearsal.suitability import FollowerWatch, alone, refusals
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
@@ -66,7 +72,7 @@ class CopyStatus:
         return left / self.rate if self.rate else None if left else 0.0
 
 
-async def read_suitable(admin: Admin, name: str, look_s: float = LOOK_S) -> GroupFacts:
+async def read_suitable(admin: Admin, name: str, look_s: float = LOOK_S) -> RehearsedGroup:
     """Return the facts of a group that can be observed. Raises UpgradeRefusedError."""
     facts = await _read_classic(admin, name)
     watch = FollowerWatch()
@@ -79,7 +85,7 @@ async def read_suitable(admin: Admin, name: str, look_s: float = LOOK_S) -> Grou
     raise UpgradeRefusedError(alone(name))
 
 
-async def _read_classic(admin: Admin, name: str) -> GroupFacts:
+async def _read_classic(admin: Admin, name: str) -> RehearsedGroup:
     facts = await read_group(admin, name)
     for refusal in refusals(facts):
         raise UpgradeRefusedError(refusal)
@@ -95,7 +101,7 @@ class Copier:
     """
 
     admin: Admin
-    facts: GroupFacts
+    facts: RehearsedGroup
     shadow: Shadow
     dial: Dial
     show: Callable[[CopyStatus], None]
@@ -121,7 +127,7 @@ class Copier:
         self._seen_to = self.facts.ends.begin
 
     @property
-    def known(self) -> GroupFacts:
+    def known(self) -> RehearsedGroup:
         """What is known of the group now."""
         return evolve(self.facts, ends=self._ends)
 

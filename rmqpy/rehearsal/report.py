@@ -8,8 +8,8 @@ from typing import Any
 from attrs import define
 
 from rmqpy.model.text import format_bytes
-from rmqpy.rehearsal.group_facts import GroupFacts
 from rmqpy.rehearsal.machine import Machine
+from rmqpy.rehearsal.rehearsed_group import RehearsedGroup
 from rmqpy.rehearsal.walk import WalkResult
 from rmqpy.upgrade.checks.summary import CheckSummary
 from rmqpy.upgrade.group.group_file import LOCAL, MemberSpec
@@ -46,7 +46,7 @@ class RehearsalReport:
     copied: CheckedCopy
     machine: Machine
     walked: WalkResult | None
-    facts: GroupFacts
+    facts: RehearsedGroup
     verified_ms: int
 
     @property
@@ -103,7 +103,7 @@ def _walk_lines(walked: WalkResult) -> Iterator[str]:
     yield f"{walked.acknowledged} messages acknowledged meanwhile, {walked.lost} lost"
 
 
-def _members(facts: GroupFacts) -> Iterator[MemberSpec]:
+def _members(facts: RehearsedGroup) -> Iterator[MemberSpec]:
     """Yield the brokers of the group as members, with what is not known as a placeholder."""
     addresses = [facts.master, *facts.slaves]
     addresses += [""] * (MEMBERS - len(addresses))

@@ -23,8 +23,8 @@ from rmqpy.net.ha import dial
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsSide, client_tls
 from rmqpy.rehearsal.copying import LOOK_S, UNREACHABLE_S, Copier, CopyStatus, read_suitable
-from rmqpy.rehearsal.group_facts import GroupFacts
 from rmqpy.rehearsal.machine import measure
+from rmqpy.rehearsal.rehearsed_group import RehearsedGroup
 from rmqpy.rehearsal.report import CheckedCopy, RehearsalReport
 from rmqpy.rehearsal.shadow import Shadow
 from rmqpy.rehearsal.snapshot import copied_bytes, snapshot
@@ -66,7 +66,7 @@ class Session:
 
     plan: RehearsalPlan
     admin: Admin
-    facts: GroupFacts
+    facts: RehearsedGroup
     workspace: Workspace
     scheduler: AsyncioScheduler
 
@@ -229,7 +229,7 @@ def _check_space(workspace: Workspace, store: Path, new_members: int) -> None:
         )
 
 
-def _dialler(plan: RehearsalPlan, facts: GroupFacts, scheduler: AsyncioScheduler) -> Any:
+def _dialler(plan: RehearsalPlan, facts: RehearsedGroup, scheduler: AsyncioScheduler) -> Any:
     """Return the function that connects to the port of the slaves."""
     tls = None
     if facts.settings.get("haTlsEnable") == "true":

@@ -17,7 +17,7 @@ from rmqpy.model.clock import Clock
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
-from rmqpy.rehearsal.group_facts import LogEnds
+from rmqpy.rehearsal.rehearsed_group import LogEnds
 from rmqpy.rehearsal.suitability import first_request
 from rmqpy.store.message_store import StoreContext, open_store
 

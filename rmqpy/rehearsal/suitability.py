@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from attrs import define
 
-from rmqpy.rehearsal.group_facts import GroupFacts, LogEnds
+from rmqpy.rehearsal.rehearsed_group import LogEnds, RehearsedGroup
 
 COPIES = 2
 """A rehearsal takes at most this many times the size of the log: the copy with its queues and
@@ -47,7 +47,7 @@ _CLASSIC = (
 )
 
 
-def refusals(facts: GroupFacts) -> Iterator[str]:
+def refusals(facts: RehearsedGroup) -> Iterator[str]:
     """Yield why this group cannot be observed, as found, expected, and remedy."""
     for key, value, found, remedy in _CLASSIC:
         if facts.settings.get(key) == value:

@@ -16,7 +16,7 @@ from rmqpy.config.properties_file import format_properties
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.text import format_bytes
-from rmqpy.rehearsal.group_facts import GroupFacts
+from rmqpy.rehearsal.rehearsed_group import RehearsedGroup
 from rmqpy.rehearsal.suitability import COPIES
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
@@ -73,7 +73,7 @@ class Workspace:
     def walk(self) -> str:
         return f"{self.folder}/walk"
 
-    def take(self, facts: GroupFacts) -> FileLock:
+    def take(self, facts: RehearsedGroup) -> FileLock:
         """Claim the directory for a group, write the settings of the copy, and return the lock.
 
         Raises UpgradeRefusedError if the directory is something else, or too full.
@@ -106,7 +106,7 @@ class Workspace:
         self.files.replace_bytes(self.config, format_properties(self.settings(facts)).encode())
         return lock
 
-    def settings(self, facts: GroupFacts) -> dict[str, str]:
+    def settings(self, facts: RehearsedGroup) -> dict[str, str]:
         """Return the settings of the copy."""
         return {
             **member_settings(facts),
@@ -145,7 +145,7 @@ class Workspace:
         self.files.rename(f"{self.walk}/certificate.json", f"{self.folder}/certificate.json")
         self.files.remove_tree(self.walk)
 
-    def _check_space(self, facts: GroupFacts) -> None:
+    def _check_space(self, facts: RehearsedGroup) -> None:
         log = facts.ends.end - facts.ends.begin
         kept = f"{self.store}/commitlog"
         have = sum(self.files.size_of(f"{kept}/{name}") for name in self.files.list_dir(kept))
@@ -170,7 +170,7 @@ class Workspace:
         return found
 
 
-def member_settings(facts: GroupFacts) -> dict[str, str]:
+def member_settings(facts: RehearsedGroup) -> dict[str, str]:
     """Return the settings of a broker on the copy, other than its name, role, and directory."""
     given = {key: facts.settings[key] for key in COPIED_SETTINGS if key in facts.settings}
     election = {key: facts.settings.get(key, value) for key, value in ELECTION.items()}

@@ -134,7 +134,7 @@ class BesiegedSite:
         for address in self.addresses:
             await self._check(address)
         assert self.worst_ms < HEALTH_MS
-        assert self.scheduler.supervisor.failures == 0
+        assert self.scheduler.failure_log.failures == 0
         assert self.broker.store.health.failure is None
 
     async def _watch(self, address: str) -> None:

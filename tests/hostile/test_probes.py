@@ -284,7 +284,7 @@ def test_a_probe_is_refused_unless_it_is_open_in_this_mode(
         async with asyncio.timeout(60), site_in(mode, tmp_path, tls_folder, scheduler) as site:
             refused = await PROBES[name](site)
             assert refused == (mode == "secure" or name not in OPEN_IN_COMPATIBLE)
-            assert scheduler.supervisor.failures == 0
+            assert scheduler.failure_log.failures == 0
 
     run(main)
 

@@ -114,7 +114,7 @@ def test_a_name_server_serves_requests_on_sockets(uvloop: str) -> None:
             pass
         await client.close()
         await server.close()
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
 
     run(main, uvloop=uvloop)
     assert world.server.counts.failures == 0

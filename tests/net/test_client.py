@@ -77,7 +77,7 @@ def test_200_parallel_requests_share_one_connection(in_loop: InLoop, handler: Ec
         assert client.pending == 0
         await client.close()
         await server.close()
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
 
     in_loop(main)
 
@@ -484,6 +484,6 @@ def test_close_fails_pending_requests_also_while_connecting(
         assert len(outcomes.all) == 1
         assert "closing" in str(outcomes.all[0])
         await server.close()
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
 
     in_loop(main)

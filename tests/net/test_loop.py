@@ -80,7 +80,7 @@ def test_a_failing_callback_is_counted_and_the_loop_continues(
         scheduler.loop.call_soon(fails)  # without the scheduler: reaches the loop's own handler
         scheduler.call_later(1, ended.set)
         await ended.wait()
-        assert scheduler.supervisor.failures == 3
+        assert scheduler.failure_log.failures == 3
 
     in_loop(main)
     assert "fails" in caplog.text

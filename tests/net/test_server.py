@@ -89,7 +89,7 @@ def test_a_channel_knows_its_peer_and_its_local_port(in_loop: InLoop, handler: E
         assert channel.closed
         channel.write(frame())  # dropped, not an error
         await server.close()
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
 
     in_loop(main)
 
@@ -196,7 +196,7 @@ def test_postponed_requests_of_a_connection_that_ends_are_dropped(
         other.writer.write(frame())
         await other.read(1)
         await until(lambda: handler.closed)
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
         await server.close()
 
     in_loop(main)
@@ -566,7 +566,7 @@ def test_a_failing_handler_closes_its_connection_and_is_counted(
         bad, good = await Peer.connect(address), await Peer.connect(address)
         bad.writer.write(frame(code=13))
         assert await bad.read_to_end() == b""
-        assert scheduler.supervisor.failures == 1
+        assert scheduler.failure_log.failures == 1
         good.writer.write(frame())
         await good.read(1)
         await server.close()

@@ -89,7 +89,7 @@ def test_the_mode_decides_which_clients_are_served(
                 TlsMode.ENFORCING: {"plain": None, "tls": b"x"},
             }[mode]
         )
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
 
     in_loop(main)
 
@@ -271,7 +271,7 @@ def test_garbage_after_the_first_byte_closes_only_that_connection(
         assert found[0].body == b"ok"
         writer.close()
         await server.close()
-        assert scheduler.supervisor.failures == 0
+        assert scheduler.failure_log.failures == 0
 
     in_loop(main)
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from rmqpy.rehearsal.group_facts import GroupFacts, LogEnds
+from rmqpy.rehearsal.rehearsed_group import LogEnds, RehearsedGroup
 from rmqpy.rehearsal.suitability import FollowerWatch, first_request, refusals
 
 MASTER = "10.0.0.1:10911"
 
 
-def facts(end: int = 100, **settings: str) -> GroupFacts:
-    return GroupFacts(
+def facts(end: int = 100, **settings: str) -> RehearsedGroup:
+    return RehearsedGroup(
         name="a",
         master=MASTER,
         slaves=(),

@@ -39,7 +39,7 @@ from rmqpy.why.sources.interface import (
     ClientGroup,
     KnownAccount,
     LogPlace,
-    QueueLock,
+    OrderlyQueue,
     StoreRange,
 )
 
@@ -137,7 +137,7 @@ def other(kind: CopyKind, name: str, **fields: Any) -> MessageCopy:
 HALF = other(CopyKind.HALF, TRANSACTION_HALF_TOPIC, resolved=False)
 DELAYED = other(CopyKind.DELAYED, SCHEDULE_TOPIC, level=3, due_ms=NOW_MS + 90_000, delivered=False)
 BACKLOG = evolve(TOPIC, queues=(QueueFacts(queue_id=0, first=0, end=20, offset=7),))
-WAITS = QueueLock(client="a@1", queue_id=0, is_locked=False, last_lock_ms=0)
+WAITS = OrderlyQueue(client="a@1", queue_id=0, is_locked=False, last_lock_ms=0)
 CASES = {
     "deleted by time": (
         facts((), wanted=parse_message_id("00" * 5 + "01" + "00" * 10, NOW_MS)),
@@ -358,7 +358,7 @@ def test_the_records_of_pop_are_read_from_a_directory(
     "locks",
     [(), (evolve(WAITS, is_locked=True),), (WAITS, evolve(WAITS, client="b@2", is_locked=True))],
 )
-def test_a_queue_that_a_member_has_locked_is_no_cause(locks: tuple[QueueLock, ...]) -> None:
+def test_a_queue_that_a_member_has_locked_is_no_cause(locks: tuple[OrderlyQueue, ...]) -> None:
     answer = explain_no_message(facts((), topic=BACKLOG, wanted=None, group=members(locks=locks)))
     assert not any("lock" in cause.text for cause in answer.causes)
 
@@ -376,7 +376,7 @@ def test_the_locks_of_orderly_clients_at_this_broker_are_read() -> None:
         "b@2": ConsumerRunningInfo(properties={"PROP_CONSUMEORDERLY": "false"}, mq_table=table),
     }
     assert list(locks_of(infos, "Orders", "broker-a")) == [
-        QueueLock(client="a@1", queue_id=1, is_locked=False, last_lock_ms=5)
+        OrderlyQueue(client="a@1", queue_id=1, is_locked=False, last_lock_ms=5)
     ]
 
 

@@ -255,7 +255,7 @@ class RemotingServer:
             if rest:
                 connection.postpone(rest)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
-            self._scheduler.supervisor.report("the request handler", error)
+            self._scheduler.failure_log.report("the request handler", error)
             connection.close()
 
     def faulted(self, connection: RemotingConnection, fault: RemoteProtocolError) -> None:
@@ -283,7 +283,7 @@ class RemotingServer:
         try:
             self._handler.channel_closed(connection)
         except Exception as error:  # noqa: BLE001 - supervision: logged and counted
-            self._scheduler.supervisor.report("the handler's channel_closed", error)
+            self._scheduler.failure_log.report("the handler's channel_closed", error)
 
     # -- sockets that this server accepts
 

@@ -9,7 +9,7 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.remoting.bodies import ConsumerRunningInfo, SubscriptionData
 from rmqpy.why.sources.connection import BrokerConnection
-from rmqpy.why.sources.interface import ClientGroup, QueueLock
+from rmqpy.why.sources.interface import ClientGroup, OrderlyQueue
 
 __all__ = ["locks_of", "members_of"]
 
@@ -62,14 +62,14 @@ def _subscriptions(
 
 def locks_of(
     infos: Mapping[str, ConsumerRunningInfo], topic: str, broker: str
-) -> Iterator[QueueLock]:
+) -> Iterator[OrderlyQueue]:
     """Yield the queues of the topic at a broker that orderly clients have."""
     for client, info in infos.items():
         if info.properties.get("PROP_CONSUMEORDERLY") != "true":
             continue
         for queue, state in info.mq_table.items():
             if (queue.topic, queue.broker_name) == (topic, broker) and not state.droped:
-                yield QueueLock(
+                yield OrderlyQueue(
                     client=client,
                     queue_id=queue.queue_id,
                     is_locked=state.locked,

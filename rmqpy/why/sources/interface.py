@@ -20,7 +20,7 @@ __all__ = [
     "KnownAccount",
     "LogPlace",
     "MessageSource",
-    "QueueLock",
+    "OrderlyQueue",
     "QueueUnitPlace",
     "StoreRange",
 ]
@@ -65,7 +65,7 @@ class StoreRange:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class QueueLock:
+class OrderlyQueue:
     """A queue of the topic as an orderly client sees it: it consumes only while it is locked."""
 
     client: str
@@ -90,7 +90,7 @@ class ClientGroup:
     expression: str | None = None
     expression_type: str = "TAG"
     subscriptions: tuple[tuple[str, str], ...] = ()
-    locks: tuple[QueueLock, ...] = ()
+    locks: tuple[OrderlyQueue, ...] = ()
 
 
 @define(slots=True, frozen=True)

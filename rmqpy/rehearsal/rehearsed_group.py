@@ -40,7 +40,7 @@ class LogEnds:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class GroupFacts:
+class RehearsedGroup:
     """A group with a master. ``settings`` are the master's, as code 26 returns them;
     ``sends_per_second`` is the mean of the last minute.
     """
@@ -68,7 +68,7 @@ class GroupFacts:
         return f"{self.settings.get('brokerIP2') or host}:{ha_port}"
 
 
-async def read_group(admin: Admin, name: str) -> GroupFacts:
+async def read_group(admin: Admin, name: str) -> RehearsedGroup:
     """Ask for the group ``name``. Raises UpgradeRefusedError if it has no master."""
     table = (await admin.cluster_info()).broker_addr_table
     if name not in table:
@@ -87,7 +87,7 @@ async def read_group(admin: Admin, name: str) -> GroupFacts:
     slaves = tuple(sorted(addresses.values()))
     settings = await admin.broker_config(master)
     rates = (await admin.runtime_info(master)).get("putTps", "").split()
-    return GroupFacts(
+    return RehearsedGroup(
         name=name,
         master=master,
         slaves=slaves,
