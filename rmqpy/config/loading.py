@@ -533,6 +533,7 @@ def _with_broker_rules(
             f"the replication port is always listenPort + 1, here {port + 1} (as in Java 4.9.7)"
         )
     store = attrs.evolve(store, ha_listen_port=port + 1)
+    _note_in_sync_replicas(store, reading)
     if store.enable_dledger_commit_log:
         _check_dledger(store, reading)
         broker_id = ELECTED_ID
@@ -540,6 +541,22 @@ def _with_broker_rules(
         broker_id = _classic_broker_id(configuration, reading)
     broker = attrs.evolve(configuration.broker, broker_id=broker_id)
     return attrs.evolve(configuration, broker=broker, store=store)
+
+
+def _note_in_sync_replicas(store: StoreSettings, reading: _Reading) -> None:
+    """Add a note if ``inSyncReplicas`` does not do what its name suggests."""
+    if not reading.is_set("inSyncReplicas"):
+        return
+    found = f"{reading.where('inSyncReplicas')}: inSyncReplicas={store.in_sync_replicas}"
+    if store.enable_dledger_commit_log:
+        reading.notes.append(f"{found} has no effect: a DLedger group waits for its majority")
+    elif store.broker_role is BrokerRole.ASYNC_MASTER:
+        reading.notes.append(f"{found} has no effect without brokerRole=SYNC_MASTER")
+    elif store.broker_role is BrokerRole.SYNC_MASTER and store.replicas_required == 1:
+        reading.notes.append(
+            f"{found} counts the master, as in Java 5.x: sends wait for no slave, although"
+            " brokerRole=SYNC_MASTER; set 2 to wait for one"
+        )
 
 
 def _classic_broker_id(configuration: BrokerConfiguration, reading: _Reading) -> int:

@@ -187,8 +187,19 @@ class StoreSettings:
             "serves committed entries as a classic log, so that slaves can follow the group.")
     ha_slave_fallbehind_max: int = key("haSlaveFallbehindMax", 256 << 20, unit="bytes",
         runtime=True, doc="SYNC_MASTER: a slave that lags by more does not count as available.")
+    in_sync_replicas: int = key("inSyncReplicas", 2, minimum=1, maximum=65, runtime=True,
+        doc="From 5.x, SYNC_MASTER: number of replicas, counting the master, that must have a "
+            "message before the answer. 2 waits for one slave, as Java 4.9 always does; 1, the "
+            "default of Java 5.x, waits for none.")
+    min_in_sync_replicas: int = key("minInSyncReplicas", 1, minimum=1, maximum=65, runtime=True,
+        doc="From 5.x, SYNC_MASTER: a message that waits is refused (code 1) while fewer replicas "
+            "than this, counting the master, are connected and close enough.")
+    enable_auto_in_sync_replicas: bool = key("enableAutoInSyncReplicas", False, runtime=True,
+        doc="From 5.x, SYNC_MASTER: if fewer than inSyncReplicas are close enough, wait for those, "
+            "but for minInSyncReplicas at least.")
     broker_role: BrokerRole = key("brokerRole", BrokerRole.ASYNC_MASTER,  # noqa: RUF009
-        doc="ASYNC_MASTER answers a send immediately, SYNC_MASTER once a slave has the message.")
+        doc="ASYNC_MASTER answers a send immediately, SYNC_MASTER once inSyncReplicas have the "
+            "message.")
     flush_disk_type: FlushDiskType = key("flushDiskType", FlushDiskType.ASYNC_FLUSH,  # noqa: RUF009
         doc="SYNC_FLUSH answers a send once the message is on disk.")
     sync_flush_timeout: int = key("syncFlushTimeout", 5000, minimum=1, unit="ms", runtime=True,
@@ -286,6 +297,11 @@ class StoreSettings:
     def checks_property_crc(self) -> bool:
         """True if the checksum over whole records is verified."""
         return self.enabled_append_prop_crc or self.force_verify_prop_crc
+
+    @property
+    def replicas_required(self) -> int:
+        """The replicas, counting the master, that a synchronous master waits for."""
+        return max(self.in_sync_replicas, self.min_in_sync_replicas)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -2,10 +2,10 @@
 master.
 
 :class:`HaServer` streams the log to every slave and maintains the watermark ``replicated``: the
-offset that at least one slave has reached. Everybody can connect and report, so only a connection
-of an address that belongs to the group is one of a slave; others may receive the log, but what they
-report acknowledges nothing. :func:`dial` opens a connection to a master; its caller
-decides when, and to which master.
+offset that as many slaves have reached as ``slaves_needed`` returns. Everybody can connect and
+report, so only a connection of an address that belongs to the group is one of a slave; others may
+receive the log, but what they report acknowledges nothing. :func:`dial` opens a connection to a
+master; its caller decides when, and to which master.
 
 Invariants: at most ``ROOM_BYTES`` wait for one slave, less if more slaves share
 ``ROOM_BYTES_ALL``; a loop turn sends all slaves together about ``turn_bytes``, and the rest in the
@@ -75,7 +75,8 @@ class HaServer:
     """The replication port of a master. Await ``listen`` once, and ``close`` at the end.
 
     ``knows`` returns whether an address belongs to a slave of the group; call ``count_again`` when
-    its answers have changed. ``turn_bytes`` limits what a loop turn reads from the log.
+    its answers have changed. ``slaves_needed`` returns how many slaves, at least one, must have an
+    offset that ``replicated`` reaches. ``turn_bytes`` limits what a loop turn reads from the log.
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class HaServer:
         scheduler: AsyncioScheduler,
         security: ListenerSecurity = ListenerSecurity(),  # noqa: B008 - a frozen value
         knows: Callable[[str], bool] = allow_all,
+        slaves_needed: Callable[[], int] = lambda: 1,
         turn_bytes: int = ROOM_BYTES_ALL,
     ) -> None:
         self.log = log
         self.knows = knows
+        self.slaves_needed = slaves_needed
         self.turn_bytes = turn_bytes
         self.security = security
         self.settings = settings
@@ -112,10 +115,16 @@ class HaServer:
         views = [slave.view for slave in self._slaves if slave.link.next_offset is not None]
         return sorted(views, key=lambda view: view.address)
 
-    @property
-    def has_slaves(self) -> bool:
-        """True if a slave of the group has reported."""
-        return any(slave.counts and slave.link.next_offset is not None for slave in self._slaves)
+    def count_at(self, offset: int) -> int:
+        """Return how many slaves of the group have reported an end of their log of at least
+        ``offset``.
+        """
+        return sum(
+            slave.counts
+            and slave.link.next_offset is not None
+            and (slave.link.acknowledged_offset or 0) >= offset
+            for slave in self._slaves
+        )
 
     @property
     def is_connected(self) -> bool:
@@ -189,6 +198,9 @@ class HaServer:
         if len(self._slaves) >= SLAVES_MAX or self._server is None:
             self.turned_away += 1
             return False
+        for other in self._slaves:
+            if other.host == slave.host:
+                other.is_alive = False
         self._slaves.add(slave)
         if not self._is_subscribed:
             self._is_subscribed = True
@@ -199,6 +211,18 @@ class HaServer:
         """Let connections count that turn out to be those of slaves."""
         for slave in list(self._slaves):
             slave.count()
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Advance ``replicated`` to the offset that as many slaves have as are needed."""
+        needed = self.slaves_needed()
+        offsets = sorted(
+            slave.link.acknowledged_offset or 0
+            for slave in self._slaves
+            if slave.counts and (slave.is_alive or needed == 1)
+        )
+        if len(offsets) >= needed:
+            self.replicated.advance(offsets[-needed])
 
     def note_refused(self, address: str, reason: str) -> None:
         """Record that a connection is closed because of an invalid report."""
@@ -207,6 +231,7 @@ class HaServer:
     def leave(self, slave: _Slave) -> None:
         self._slaves.discard(slave)
         self._due.pop(slave, None)
+        self.acknowledge()
 
     def plan(self, slaves: Iterable[_Slave]) -> None:
         """Continue with these slaves in the next loop turns."""
@@ -233,7 +258,7 @@ class HaServer:
         now_ms = self.scheduler.monotonic_ms()
         for slave in list(self._slaves):
             slave.link.tick(now_ms)
-            slave.count()
+        self.count_again()
         self.plan(self._slaves)
 
 
@@ -246,9 +271,13 @@ class _Slave(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._room_bytes = 0
         self._address = "?"
-        self._host = ""
+        self.host = ""
         self.counts = False
         """Whether this is a slave of the group. A slave remains one until its connection ends."""
+        self.is_alive = True
+        """Whether it has sent anything since the last connection from its address. A slave that has
+        come back must not count twice, with a connection whose end has not been noticed.
+        """
         self._connected_ms = self._scheduler.monotonic_ms()
         self.link = MasterLink(server.settings, server.range(), server.log.read, self._connected_ms)
 
@@ -264,22 +293,20 @@ class _Slave(asyncio.Protocol):
 
     def count(self) -> None:
         """Let the reports of this connection count if it is one of a slave."""
-        if not self.counts and self._server.knows(self._host):
-            self.counts = True
-            if self.link.acknowledged_offset is not None:
-                self._server.replicated.advance(self.link.acknowledged_offset)
+        self.counts = self.counts or self._server.knows(self.host)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._address = _peer_of(self._transport)
-        self._host = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._server.security.allows(self._host) or not self._server.enter(self):
+        self.host = str((transport.get_extra_info("peername") or ("",))[0])
+        if not self._server.security.allows(self.host) or not self._server.enter(self):
             self._transport.abort()
             return
         self.count()
         logger.info("slave %s connected", self._address)
 
     def data_received(self, data: bytes) -> None:
+        self.is_alive = True
         self.link.receive(data, self._scheduler.monotonic_ms())
         self.pump(0)
         self._server.plan((self,))
@@ -316,7 +343,7 @@ class _Slave(asyncio.Protocol):
         if ready.send:
             transport.writelines(ready.send)
         if ready.acknowledged is not None and self.counts:
-            self._server.replicated.advance(ready.acknowledged)
+            self._server.acknowledge()
         if ready.close is not None:
             self._server.note_refused(self._address, ready.close)
             self.abort(ready.close)

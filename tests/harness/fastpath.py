@@ -253,18 +253,21 @@ def lead(harness: BrokerHarness, limit: int = 10_000) -> None:
 class PromptSlave:
     """A slave that has every byte of the log one turn later."""
 
-    has_slaves = True
     slaves: Sequence[SlaveView] = ()
     last_refused = ""
 
     def __init__(self, harness: BrokerHarness) -> None:
         self.replicated = Watermark("replicated")
+        self.count = harness.broker.identity.store.replicas_required - 1
         harness.broker.replication.slaves = self
         log = harness.store.log
         assert isinstance(log, ClassicCommitLog)
         log.written.subscribe(
             lambda end: harness.scheduler.call_soon(lambda: self.replicated.advance(end))
         )
+
+    def count_at(self, offset: int) -> int:
+        return self.count if self.replicated.value >= offset else 0
 
 
 def assert_same_state(pair: BrokerPair) -> None:

@@ -192,6 +192,22 @@ def test_keys_without_effect_are_noted_if_they_enable_something() -> None:
     assert note.startswith("command line: transientStorePoolEnable=true is accepted without effect")
 
 
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        ({"inSyncReplicas": "3"}, "has no effect without brokerRole=SYNC_MASTER"),
+        ({"inSyncReplicas": "1", "brokerRole": "SYNC_MASTER"}, "sends wait for no slave"),
+    ],
+)
+def test_a_number_of_replicas_that_nothing_waits_for_is_noted(
+    settings: dict[str, str], reason: str
+) -> None:
+    (note,) = notes(settings)
+    assert f"inSyncReplicas={settings['inSyncReplicas']}" in note and reason in note
+    enough = {"inSyncReplicas": "1", "minInSyncReplicas": "2", "brokerRole": "SYNC_MASTER"}
+    assert notes(enough) == notes({"inSyncReplicas": "3", "brokerRole": "SYNC_MASTER"}) == []
+
+
 def test_white_space_around_values_is_removed() -> None:
     assert loaded({"fileReservedTime": "48 "}).store.file_reserved_time == 48
     assert "white space around the value" in notes({"fileReservedTime": "48 "})[0]

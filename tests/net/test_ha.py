@@ -93,7 +93,7 @@ def test_a_slave_receives_existing_and_new_bytes(in_loop: InLoop) -> None:
         (view,) = server.slaves
         assert (view.acknowledged, view.sent) == (len(log.data), len(log.data))
         connection.close()
-        await until(lambda: not server.has_slaves)
+        await until(lambda: not server.count_at(0))
         assert slave.ends == []
         await server.close()
 
@@ -134,15 +134,65 @@ def test_only_a_slave_of_the_group_acknowledges(in_loop: InLoop) -> None:
         await until(lambda: len(slave.data) == 500)
         await until(lambda: [view.acknowledged for view in server.slaves] == [500])
         assert not server.slaves[0].counts
-        assert [server.has_slaves, server.replicated.value] == [False, 0]
+        assert [server.count_at(0), server.replicated.value] == [0, 0]
         known.add("127.0.0.1")
         server.count_again()
-        assert [server.has_slaves, server.replicated.value] == [True, 500]
+        assert [server.count_at(0), server.replicated.value] == [1, 500]
         known.clear()
         log.append(bytes(100))
         await until(lambda: server.replicated.value == 600)
         connection.close()
-        await until(lambda: not server.has_slaves)
+        await until(lambda: not server.count_at(0))
+        await server.close()
+
+    in_loop(main)
+
+
+async def reporting(address: tuple[str, int], end: int) -> asyncio.StreamWriter:
+    """Return a connection that has reported ``end``."""
+    _, writer = await asyncio.open_connection(*address)
+    writer.write(encode_report(PhysicalOffset(end)))
+    return writer
+
+
+def test_as_many_slaves_acknowledge_as_are_needed(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        needed = 2
+        log = MemoryLog(bytes(500))
+        server = HaServer(log, SETTINGS, scheduler, slaves_needed=lambda: needed)
+        address = await server.listen("127.0.0.1", 0)
+        first = await reporting(address, 300)
+        await until(lambda: server.count_at(300) == 1)
+        assert server.replicated.value == 0
+        second = await reporting(address, 200)
+        await until(lambda: server.count_at(200) == 2)
+        first.write(encode_report(PhysicalOffset(400)))
+        await until(lambda: server.replicated.value == 200)
+        assert [server.count_at(400), server.count_at(401)] == [1, 0]
+        needed = 1  # Fewer are needed when fewer are in sync.
+        second.close()
+        await until(lambda: server.replicated.value == 400)
+        first.close()
+        await server.close()
+
+    in_loop(main)
+
+
+def test_a_slave_that_has_come_back_does_not_count_twice(in_loop: InLoop) -> None:
+    """The end of its first connection has not been noticed: it says nothing any more."""
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = HaServer(MemoryLog(bytes(500)), SETTINGS, scheduler, slaves_needed=lambda: 2)
+        address = await server.listen("127.0.0.1", 0)
+        silent = await reporting(address, 300)
+        await until(lambda: server.count_at(300) == 1)
+        back = await reporting(address, 300)
+        await until(lambda: server.count_at(300) == 2)
+        assert server.replicated.value == 0
+        silent.write(encode_report(PhysicalOffset(300)))  # It is another slave of that host.
+        await until(lambda: server.replicated.value == 300)
+        silent.close()
+        back.close()
         await server.close()
 
     in_loop(main)
@@ -217,7 +267,7 @@ def test_an_invalid_report_closes_the_connection(in_loop: InLoop, sent: bytes) -
             received = await reader.read()
         assert len(received) <= 112
         assert server.replicated.value == 0
-        await until(lambda: not server.has_slaves)
+        await until(lambda: not server.count_at(0))
         assert server.last_refused.startswith("127.0.0.1:")
         writer.close()
         await server.close()
@@ -246,7 +296,7 @@ def test_a_slave_that_does_not_read_uses_bounded_memory(in_loop: InLoop) -> None
         server, address = await serve(scheduler, log)
         _, writer = await asyncio.open_connection(*address, limit=1024)
         writer.write(encode_report(1))
-        await until(lambda: server.has_slaves)
+        await until(lambda: server.count_at(0) == 1)
         for _ in range(50):
             await asyncio.sleep(0.002)
             (slave,) = server._slaves

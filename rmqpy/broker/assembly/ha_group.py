@@ -88,7 +88,11 @@ def build_ha_group(
     broker.replication.register_report(addresses.runtime_info)
     security = ListenerSecurity(transport.tls.replication, addresses.allows)
     settings = LinkSettings.from_settings(identity.store)
-    server = HaServer(log, settings, scheduler, security, addresses.knows)
+    replication = broker.replication
+    server = HaServer(
+        *(log, settings, scheduler, security, addresses.knows),
+        slaves_needed=lambda: max(1, replication.slaves_needed),
+    )
     addresses.subscribe(server.count_again)
     broker.replication.serve(server)
     if identity.is_slave:

@@ -36,6 +36,9 @@ _ANSWERS: Final[dict[PutMessageStatus, PutResponse]] = {
     PutMessageStatus.SLAVE_NOT_AVAILABLE: PutResponse(
         ResponseCode.SLAVE_NOT_AVAILABLE, stored=True
     ),
+    PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: PutResponse(
+        ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough"
+    ),
     PutMessageStatus.SERVICE_NOT_AVAILABLE: PutResponse(
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "service not available now. It may be caused by one of the following reasons: "

@@ -144,13 +144,23 @@ class SendProcessor:
             header = header_type.decode(request.ext_fields)
             drafts = self.drafts
             if header.batch:
-                self._put_batch(channel, request, drafts.batch(channel, request, header))
+                messages = drafts.batch(channel, request, header)
+                self._check_replicas(messages[0])
+                self._put_batch(channel, request, messages)
             else:
                 draft, queue_id = drafts.single(channel, request, header)
+                self._check_replicas(draft)
                 self.collected.append(_PendingSend(request, draft, queue_id))
         except RequestRejectedError as refusal:
             return self.replies.refused(request, refusal)
         return None
+
+    def _check_replicas(self, draft: OutgoingMessage) -> None:
+        """Refuse a message that waits for replicas, while there are too few to store it at all."""
+        if draft.wait_store_ok and self.replication.refuses:
+            self.statistics.put_failed()
+            status = PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+            raise refusal_of(status, self.identity.store.max_message_size)
 
     # Put and answer
 
@@ -196,7 +206,7 @@ class SendProcessor:
         reports them.
         """
         marks = self.sink.acknowledged(wait_store_ok)
-        if wait_store_ok and self.replication.waits:
+        if wait_store_ok:
             return (*marks, *self.replication.required_marks())
         return marks
 
@@ -232,7 +242,7 @@ class SendProcessor:
         identity = self.identity
         status, remark = result.status, None
         replication = self.replication
-        if draft.wait_store_ok and replication.waits and replication.not_enough_replicas:
+        if draft.wait_store_ok and replication.not_enough_replicas:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
             remark = remark_of(status, identity.store.max_message_size)
         host = identity.store_host

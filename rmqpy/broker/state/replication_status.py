@@ -4,13 +4,19 @@ of both sides in the runtime information.
 ============================================  =====================================================
 a synchronous master, a send with WAIT        result
 ============================================  =====================================================
-no slave has reported, or all of them lag     stored, SLAVE_NOT_AVAILABLE (11) at once
-by ``haSlaveFallbehindMax`` or more
-a slave has it within ``slaveTimeout``        0
+fewer than ``minInSyncReplicas`` in sync      refused, IN_SYNC_REPLICAS_NOT_ENOUGH (1)
+fewer than ``inSyncReplicas`` in sync         stored, SLAVE_NOT_AVAILABLE (11) at once
+``inSyncReplicas`` have it within             0
+``slaveTimeout``
 otherwise                                     stored, FLUSH_SLAVE_TIMEOUT (12)
 ============================================  =====================================================
 
-One slave is enough, as in Java. Slaves are the connections from addresses that belong to the group
+Both settings count the master, as in 5.x; the defaults, 2 and 1, are the behaviour of 4.9: one
+slave is enough, and nothing is refused. A slave is in sync if it has reported and lags by less than
+``haSlaveFallbehindMax``. With ``enableAutoInSyncReplicas`` a send waits for the slaves that are in
+sync when that are fewer than ``inSyncReplicas``, so there is no code 11.
+
+Slaves are the connections from addresses that belong to the group
 (:mod:`rmqpy.broker.replication.access`); what others report counts for nothing. With DLedger there
 is no classic replication.
 """
@@ -39,8 +45,8 @@ class ConnectedSlaves(Protocol):
     @property
     def slaves(self) -> Sequence[SlaveView]: ...
 
-    @property
-    def has_slaves(self) -> bool: ...
+    def count_at(self, offset: int) -> int:
+        """Return how many slaves of the group have the log up to ``offset``."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -57,7 +63,9 @@ class ReplicationStatus:
         """True if sends wait for slaves at all."""
         identity = self.identity
         return (
-            identity.role is BrokerRole.SYNC_MASTER and not identity.store.enable_dledger_commit_log
+            identity.role is BrokerRole.SYNC_MASTER
+            and not identity.store.enable_dledger_commit_log
+            and identity.store.replicas_required > 1
         )
 
     def serve(self, slaves: ConnectedSlaves | None) -> None:
@@ -69,15 +77,36 @@ class ReplicationStatus:
         self._reports.append(report)
 
     @property
+    def in_sync_count(self) -> int:
+        """The number of slaves that are close enough to wait for."""
+        if self.slaves is None:
+            return 0
+        lag_bytes = self.identity.store.ha_slave_fallbehind_max
+        return self.slaves.count_at(self.log_end() - lag_bytes + 1)
+
+    @property
+    def slaves_needed(self) -> int:
+        """The number of slaves that must have a message now before its sender is answered."""
+        store = self.identity.store
+        needed = store.replicas_required - 1
+        if store.enable_auto_in_sync_replicas:
+            needed = max(min(needed, self.in_sync_count), store.min_in_sync_replicas - 1)
+        return needed
+
+    @property
+    def refuses(self) -> bool:
+        """True for a synchronous master with too few slaves to store a message at all."""
+        return self.waits and self.in_sync_count + 1 < self.identity.store.min_in_sync_replicas
+
+    @property
     def not_enough_replicas(self) -> bool:
-        """True for a synchronous master without a slave that is close enough to wait for."""
-        if not self.waits:
-            return False
-        slaves = self.slaves
-        if slaves is None or not slaves.has_slaves:
-            return True
-        behind_bytes = self.log_end() - slaves.replicated.value
-        return behind_bytes >= self.identity.store.ha_slave_fallbehind_max
+        """True for a synchronous master without the slaves that a message needs."""
+        return self.waits and self.in_sync_count < self.slaves_needed
+
+    @property
+    def awaits_slaves(self) -> bool:
+        """True if the reply to a send waits for ``marks`` now: slaves are needed, and available."""
+        return self.waits and 0 < self.slaves_needed <= self.in_sync_count
 
     @property
     def marks(self) -> tuple[Watermark, ...]:
@@ -90,7 +119,7 @@ class ReplicationStatus:
 
     def required_marks(self) -> tuple[Watermark, ...]:
         """Return the ``marks`` that a send waits for now: none if slaves are missing."""
-        return () if not self.waits or self.not_enough_replicas else self.marks
+        return self.marks if self.awaits_slaves else ()
 
     def lags(self) -> list[tuple[str, int]]:
         """Return the address of each slave and by how many bytes it lags."""
@@ -111,6 +140,8 @@ class ReplicationStatus:
             views = self.slaves.slaves
             count = sum(view.counts for view in views)
             info["haSlaveCount"] = str(count)
+            if self.waits:
+                info["haInSyncReplicas"] = str(1 + self.in_sync_count)
             if count:
                 info["haReplicatedOffset"] = str(self.slaves.replicated.value)
             if self.slaves.last_refused:

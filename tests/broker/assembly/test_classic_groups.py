@@ -17,6 +17,7 @@ from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.client import Message, Producer
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.codes import RequestCode
+from rmqpy.model.errors import RequestRejectedError
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.net.server.server import RemotingServer
@@ -196,6 +197,44 @@ def test_a_stranger_acknowledges_nothing(
                 assert "its reports do not count" in caplog.text
             reports.cancel()
             writer.close()
+
+    in_loop(main)
+
+
+@pytest.mark.slow
+def test_a_message_is_answered_when_two_slaves_have_it(tmp_path: Path) -> None:
+    """With ``minInSyncReplicas=2`` one slave is enough to store it, and none is too few."""
+
+    async def main() -> None:
+        async with loopback_servers(tmp_path) as servers:
+            server = await servers.namesrv()
+            replicas = {
+                "inSyncReplicas": "3",
+                "minInSyncReplicas": "2",
+                "replicationAddresses": "127.0.0.1",
+            }
+            master = await servers.broker(server, sample("broker-a", "SYNC_MASTER") | replicas)
+            slaves = [
+                await servers.broker(server, sample("broker-a", "SLAVE", number))
+                for number in (1, 2)
+            ]
+            await until(lambda: info(master).get("haInSyncReplicas") == "3")
+            async with Producer("P", server) as producer:
+                for number in range(20):
+                    result = await producer.send(Message(topic="TBW102", body=b"%d" % number))
+                    assert result.status.name == "SEND_OK"
+                    end = master.store.log.max_offset
+                    assert [slave.store.log.max_offset for slave in slaves] == [end, end]
+                await slaves[0].stop()
+                await until(lambda: info(master)["haInSyncReplicas"] == "2")
+                result = await producer.send(Message(topic="TBW102", body=b"for one slave"))
+                assert result.status.name == "SLAVE_NOT_AVAILABLE"
+                await slaves[1].stop()
+                await until(lambda: info(master)["haInSyncReplicas"] == "1")
+                end = master.store.log.max_offset
+                with pytest.raises(RequestRejectedError, match="in-sync replicas not enough"):
+                    await producer.send(Message(topic="TBW102", body=b"refused"))
+                assert master.store.log.max_offset == end
 
     in_loop(main)
 

@@ -186,7 +186,7 @@ def test_a_master_and_its_slave(secured: RunScenario) -> None:
         create_topic(master)
         slaves = master.broker.replication.slaves
         assert slaves is not None
-        assert await servers.write_and_read(lambda: slaves.has_slaves) == [b"signed"]
+        assert await servers.write_and_read(lambda: slaves.count_at(0) == 1) == [b"signed"]
         async with asyncio.timeout(20):
             while slave.broker.topics.get("Orders") is None:
                 await asyncio.sleep(0.05)

@@ -12,8 +12,10 @@ from harness.fastpath import (
     FallbackDriver,
     FastPathDriver,
     MakeBrokerPair,
+    PromptSlave,
 )
 
+from rmqpy.config.keys import BrokerRole
 from rmqpy.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -221,3 +223,21 @@ def test_readers_beyond_the_maximum(
     before = fast.handed_back[11]
     run(fast, pull())
     assert fast.handed_back[11] == before, "CG keeps its place"
+
+
+def test_a_master_without_the_replicas_it_needs_refuses_on_the_fast_path(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    """``minInSyncReplicas``: C must not store what the processors would refuse."""
+    both = learned(
+        lambda: pair(broker_role=BrokerRole.SYNC_MASTER, in_sync_replicas=3, min_in_sync_replicas=2)
+    )
+    for side in both:
+        slaves = side.harness.broker.replication.slaves
+        assert isinstance(slaves, PromptSlave)
+        codes = []
+        for slaves.count in (2, 1, 0, 2):
+            codes += [answer.code for answer in run(side, send())]
+        assert codes == [0, 11, 1, 0]
+    assert_same(both)
+    assert both[1].handed_back[310] == 2

@@ -245,6 +245,7 @@ def test_every_put_status_has_its_answer() -> None:
         PutMessageStatus.FLUSH_DISK_TIMEOUT: 10,
         PutMessageStatus.FLUSH_SLAVE_TIMEOUT: 12,
         PutMessageStatus.SLAVE_NOT_AVAILABLE: 11,
+        PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: 1,
         PutMessageStatus.SERVICE_NOT_AVAILABLE: 14,
         PutMessageStatus.CREATE_MAPEDFILE_FAILED: 1,
         PutMessageStatus.MESSAGE_ILLEGAL: 13,
@@ -345,9 +346,12 @@ class Slaves:
     """The slaves of a master."""
 
     replicated: Watermark
-    has_slaves: bool = True
+    count: int = 1
     last_refused: str = ""
     slaves: tuple[SlaveView, ...] = ()
+
+    def count_at(self, offset: int) -> int:
+        return self.count if self.replicated.value >= offset else 0
 
 
 def with_slaves(build: BuildBroker, **settings: Any) -> tuple[Any, Slaves]:
@@ -390,21 +394,67 @@ def test_a_slave_that_lags_too_far_is_not_waited_for(build: BuildBroker) -> None
     slaves.replicated.advance(harness.store.log.max_offset)
     assert [answer.code for answer in answers(harness)] == [0]
     assert harness.send(b"x" * 300).code == 11
-    slaves.has_slaves = False
+    slaves.count = 0
     slaves.replicated.advance(harness.store.log.max_offset)
     assert harness.send().code == 11
 
 
 def test_a_returning_slave_is_waited_for_again(build: BuildBroker) -> None:
     harness, slaves = with_slaves(build)
-    slaves.has_slaves = False
+    slaves.count = 0
     assert harness.send().code == 11
-    slaves.has_slaves = True
+    slaves.count = 1
     slaves.replicated.advance(harness.store.log.max_offset)
     harness.deliver(harness.send_command())
     assert answers(harness) == []
     slaves.replicated.advance(harness.store.log.max_offset)
     assert [answer.code for answer in answers(harness)] == [0]
+
+
+def test_a_send_that_needs_more_slaves_than_there_are_is_a_warning(build: BuildBroker) -> None:
+    """It is stored, as with one slave too few in 4.9."""
+    harness, slaves = with_slaves(build, in_sync_replicas=3)
+    assert harness.send().code == 11
+    slaves.count = 2
+    harness.deliver(harness.send_command())
+    assert answers(harness) == []
+    slaves.replicated.advance(harness.store.log.max_offset)
+    assert [answer.ext_fields["queueOffset"] for answer in answers(harness)] == ["1"]
+
+
+def test_too_few_replicas_refuse_a_send_that_waits(build: BuildBroker) -> None:
+    """Code and remark are those of Java 5.3.3; nothing is stored."""
+    harness, slaves = with_slaves(build, in_sync_replicas=3, min_in_sync_replicas=2)
+    slaves.count = 0
+    answer = harness.send()
+    assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+    assert harness.store.log.max_offset == 0
+    assert harness.broker.statistics.counters.put_failed == 1
+    assert harness.send(properties="WAIT\x01false").code == 0
+    slaves.count = 1
+    assert harness.send().code == 11
+
+
+def test_a_send_waits_for_the_replicas_in_sync_with_the_automatic_number(
+    build: BuildBroker,
+) -> None:
+    harness, slaves = with_slaves(
+        build, in_sync_replicas=3, min_in_sync_replicas=1, enable_auto_in_sync_replicas=True
+    )
+    slaves.count = 0
+    assert harness.send().code == 0
+    slaves.count = 1
+    harness.deliver(harness.send_command())
+    assert answers(harness) == []
+    slaves.replicated.advance(harness.store.log.max_offset)
+    assert [answer.code for answer in answers(harness)] == [0]
+
+
+def test_a_master_that_counts_only_itself_does_not_wait(build: BuildBroker) -> None:
+    """``inSyncReplicas=1`` of 5.x."""
+    harness, slaves = with_slaves(build, in_sync_replicas=1)
+    slaves.count = 0
+    assert harness.send().code == 0
 
 
 def test_the_runtime_information_describes_the_slaves(build: BuildBroker) -> None:
@@ -414,6 +464,7 @@ def test_the_runtime_information_describes_the_slaves(build: BuildBroker) -> Non
     end = harness.store.log.max_offset
     assert harness.broker.replication.runtime_info() == {
         "haSlaveCount": "1",
+        "haInSyncReplicas": "2",
         "haReplicatedOffset": "0",
         "haSlave_10.0.0.3:5000": (f"acknowledged 0, sent 100, behind {end} B, connected 12 s"),
     }
