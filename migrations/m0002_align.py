@@ -234,11 +234,12 @@ class _AlignPlanner:
         assert compared is not None
         common = compared.common_end - theirs.first_offset
         begin = stop = 0
-        for number, block in enumerate(theirs.blocks):
+        different = set(theirs.blocks.different(mine.blocks))
+        for number in range(theirs.blocks.count):
             start = max(number * BLOCK_SIZE, min(common, end))
             if start >= min((number + 1) * BLOCK_SIZE, end):
                 continue
-            same = number < len(mine.blocks) and mine.blocks[number] == block
+            same = number not in different
             if not same and start == stop and begin < stop and stop - begin < COPY_BYTES_MAX:
                 stop = min((number + 1) * BLOCK_SIZE, end)
             elif not same:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define
 
-from rmqpy.audit.facts.learned import INDEX, MD5, RANGE, TWIN, UNITS, Learned
+from rmqpy.audit.facts.learned import INDEX, MD5, TWIN, UNITS, WALK, Learned
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory, read_directory
 from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.store.files.mapped_files import file_name
@@ -100,7 +100,7 @@ def _forecast(member: _Member, longest: _Member | None, *, leave: bool) -> Forec
     unread: list[str] = []
     for path in sorted(member.sealed):
         if path in logs:
-            parts: tuple[str, ...] = (RANGE, MD5)
+            parts: tuple[str, ...] = (WALK, MD5)
         else:
             parts = (INDEX,) if path in indexes else (UNITS,)
         (known if member.is_known(path, *parts) else unread).append(path)

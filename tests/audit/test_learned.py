@@ -24,13 +24,16 @@ from rmqpy.audit.facts import learned as learned_module
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums
 from rmqpy.audit.facts.learned import Learned, learned_folder, open_learned
 from rmqpy.audit.facts.proof_age import ProofAge
+from rmqpy.audit.replicas.compare import compare_manifests
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.audit.scan.blocks import digest_of
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange
 from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
 
 JOINED = "C-upgraded-v497/n0"
@@ -183,7 +186,7 @@ def test_an_entry_that_is_not_valid_is_not_used(
 ) -> None:
     store = copy_of("A-classic-clean-v497")
     whole = taken(store, opened(store))
-    first, second = entries(store)[:2]
+    first, second = [path for path in entries(store) if path.suffix != ".blocks"][:2]
     raw = first.read_bytes()
     if damage == "bit":
         first.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
@@ -207,12 +210,14 @@ def test_a_full_audit_reads_everything_and_names_wrong_entries(
 ) -> None:
     store = copy_of("A-classic-clean-v497")
     whole = taken(store, opened(store))
-    (entry,) = (path for path in entries(store) if path.name == "00000000000000000000.range")
+    (entry,) = (path for path in entries(store) if path.name == "00000000000000000000.walk")
     log = store / "commitlog" / entry.stem
     writer = opened(store)
-    value = writer.known(str(log), "range")
-    value["result"]["blocks"] = value["result"]["blocks"][::-1]
-    writer.keep(str(log), "range", value, OsFileSystem().identity(str(log)))
+    value = writer.known(str(log), "walk")
+    value["result"]["blocks"]["digest"] = "0" * 32
+    value["result"]["blocks"]["checksum"] = digest_of(b"\1" * 16)
+    identity = OsFileSystem().identity(str(log))
+    writer.keep_walk(str(log), value, b"\1" * 16, identity)
     assert taken(store, opened(store)) != whole, "an entry is believed, not read again"
     thorough, runner = opened(store, full=True), ReadFiles()
     assert taken(store, thorough, runner) == whole
@@ -220,6 +225,61 @@ def test_a_full_audit_reads_everything_and_names_wrong_entries(
     assert thorough.age.wrong == (f"commitlog/{entry.stem}",)
     assert thorough.age.learned_bytes == 0
     assert taken(store, opened(store)) == whole, "a full audit replaces wrong entries"
+
+
+@pytest.mark.parametrize("damage", ["none", "bit", "missing"])
+def test_block_digests_are_read_only_where_stores_differ(
+    copy_of: Callable[[str], Path], damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damaged or missing ones are computed again from the log."""
+    stores = [copy_of("A-classic-clean-v497"), copy_of("A-classic-clean-v533")]
+    whole = [taken(store, opened(store))[0] for store in stores]
+    read: list[str] = []
+    kept = Learned.blocks
+
+    def noted(learned: Learned, path: str) -> bytes | None:
+        read.append(path)
+        return kept(learned, path)
+
+    monkeypatch.setattr(Learned, "blocks", noted)
+    one, again = (taken(stores[0], opened(stores[0]))[0] for _ in range(2))
+    assert not compare_manifests(one, again) and not read
+    blocks = next(path for path in entries(stores[0]) if path.suffix == ".blocks")
+    if damage == "bit":
+        blocks.write_bytes(blocks.read_bytes()[:-1] + b"?")
+    elif damage == "missing":
+        blocks.unlink()
+    learned = opened(stores[0])
+    one, other = taken(stores[0], learned)[0], taken(stores[1], opened(stores[1]))[0]
+    before = learned.age.read_bytes
+    assert compare_manifests(one, other) == compare_manifests(*whole)
+    log = stores[0] / "commitlog" / blocks.stem
+    assert read[0] == str(log)
+    assert learned.age.read_bytes - before == (0 if damage == "none" else used_bytes(log))
+
+
+def used_bytes(path: Path) -> int:
+    """Return the size of a file without the hole at its end."""
+    file = OsFileSystem().open_readonly(str(path))
+    try:
+        return file.data_end(0)
+    finally:
+        file.close()
+
+
+def test_a_log_that_has_changed_meanwhile_is_not_compared(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("A-classic-clean-v497")
+    taken(store, opened(store))
+    manifest = taken(store, opened(store))[0]
+    blocks = next(path for path in entries(store) if path.suffix == ".blocks")
+    blocks.unlink()
+    with (store / "commitlog" / blocks.stem).open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff")
+    log = manifest.log("classic")
+    assert log is not None
+    with pytest.raises(RmqError, match=r"found block digests .*expected .*run the command again"):
+        list(log.files[0].blocks)
 
 
 def test_a_file_that_has_just_changed_is_read_again(copy_of: Callable[[str], Path]) -> None:
@@ -243,10 +303,12 @@ def test_nothing_is_written_to_a_store_that_was_not_prepared(
 def test_entries_of_files_that_are_gone_are_removed(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("A-classic-clean-v497")
     taken(store, opened(store))
-    first = store / "commitlog" / "00000000000000000000"
+    first, *_, last = sorted((store / "commitlog").iterdir())
     first.unlink()
+    earlier = Path(learned_folder(str(store))) / "commitlog" / f"{last.name}.range"
+    earlier.write_bytes(b"of an earlier version of rmqpy")
     opened(store).forget_missing()
-    assert entries(store)
+    assert entries(store) and not earlier.exists()
     assert not [path for path in entries(store) if path.match(f"commitlog/{first.name}.*")]
 
 

@@ -81,9 +81,9 @@ def test_block_digests_cover_the_valid_prefix(store_of: Callable[[str], Path]) -
     (log,) = manifest_of(store).logs
     last = log.files[-1]
     data = (store / last.path).read_bytes()[: last.end - last.first_offset]
-    assert last.blocks == (hashlib.blake2b(data, digest_size=16).hexdigest(),)
+    assert list(last.blocks) == [hashlib.blake2b(data, digest_size=16).hexdigest()]
     assert log.end == 225556
-    assert sum(group.count for file in log.files for group in file.groups) == 279
+    assert sum(group.count for file in log.files for group in file.blocks.groups) == 279
 
 
 def test_a_changed_file_does_not_fit_the_manifest(copy_of: Callable[[str], Path]) -> None:

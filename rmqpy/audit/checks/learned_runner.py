@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -19,7 +20,8 @@ from attrs import define, evolve
 from rmqpy.audit.checks.derived_files import EVERYWHERE, DerivedFiles
 from rmqpy.audit.checks.key_check import open_index
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums
-from rmqpy.audit.facts.learned import MD5, RANGE, Learned
+from rmqpy.audit.facts.learned import MD5, WALK, Learned
+from rmqpy.audit.scan.blocks import Blocks, digest_of
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.range_json import copy_of, decode_result, encode_result, whole_file
@@ -27,7 +29,7 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileIdentity, FileSystem
 
 __all__ = ["LearnedRunner", "RangeRunner", "learn_derived_files", "learn_log_file"]
 
@@ -58,7 +60,7 @@ class LearnedRunner:
     def _file(self, path: str, works: list[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         known = self._known(works[0], plan)
         if known is not None:
-            self.learned.used(path, RANGE)
+            self.learned.used(path, WALK)
             yield known
             return
         is_sealed = path in self.derived.sealed
@@ -75,8 +77,7 @@ class LearnedRunner:
             return
         whole = whole_file(copies, lambda work, begin: self.inner.rerun(work, plan, begin))
         if whole is not None:
-            value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
-            self.learned.keep(path, RANGE, value, identity)
+            _keep(self.learned, whole, plan, identity)
             # Soon its pages are no longer in memory.
             deque(self.md5s([FilePart(path)]), maxlen=0)
 
@@ -102,10 +103,11 @@ class LearnedRunner:
         """Return the learned result of a file if an audit of it would find nothing."""
         if not plan.check_crc or not _is_whole(work):
             return None
-        value = self.learned.known(work.path, RANGE)
+        value = self.learned.known(work.path, WALK)
         if value is None or not _serves(value["parts"], work, plan):
             return None
-        result = decode_result(value["result"], work)
+        load = partial(_read_blocks, self.derived.files, self.learned, work)
+        result = decode_result(value["result"], work, load)
         number, remainder = divmod(work.first_offset, work.file_size)
         if remainder or (plan.keys is not None and result.end > plan.keys[1]):
             return None
@@ -122,6 +124,19 @@ class LearnedRunner:
             tally.right_entry_units = tally.records
         _leave_out(result, plan)
         return result
+
+
+def _read_blocks(files: FileSystem, learned: Learned, work: WorkRange, checksum: str) -> bytes:
+    """Return the packed digests of the blocks of a whole log file: those that were kept, or those
+    of its bytes.
+    """
+    kept = learned.blocks(work.path)
+    if kept is not None and digest_of(kept) == checksum:
+        return kept
+    learned.read(work.path, _data_bytes(files, work.path))
+    plan = TallyPlan(dledger=False, digests=False, blocks=True, check_crc=False)
+    whole = evolve(work, start=work.first_offset, stop=work.first_offset + work.file_size)
+    return audit_range(map_log(files, work.path), whole, plan).blocks.to_bytes()
 
 
 def _data_bytes(files: FileSystem, path: str) -> int:
@@ -160,7 +175,7 @@ def _leave_out(result: RangeResult, plan: TallyPlan) -> None:
     if plan.keys is None:
         result.tally.key_count = result.tally.key_sum = 0
     if not plan.blocks:
-        result.blocks, result.groups = [], []
+        result.blocks = Blocks.none()
     if not plan.digests:
         for queue in result.tally.queues:
             queue.buckets = {}
@@ -185,9 +200,15 @@ def learn_log_file(files: FileSystem, learned: Learned, work: WorkRange) -> Rang
     ]
     whole = whole_file(results, rerun)
     if whole is not None:
-        value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
-        learned.keep(work.path, RANGE, value, identity)
+        _keep(learned, whole, plan, identity)
     return whole
+
+
+def _keep(
+    learned: Learned, whole: RangeResult, plan: TallyPlan, identity: FileIdentity | None
+) -> None:
+    value = {"parts": _parts(whole, plan), "result": encode_result(whole)}
+    learned.keep_walk(whole.work.path, value, whole.blocks.to_bytes(), identity)
 
 
 def learn_derived_files(

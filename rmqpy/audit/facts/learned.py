@@ -19,7 +19,7 @@ it is sealed. Entries are only added to it, so what was learned about those that
 ``head``) counts for the same inode with the same length, whatever its times are. Who uses it checks
 what a look at the rest of the file can check; an age names these bytes separately.
 
-There is one entry for each file and part (``range``: the walk over a log file; ``units`` and
+There is one entry for each file and part (``walk``: the walk over a log file; ``units`` and
 ``index``: the sums of a queue or index file; ``head``; ``md5``; ``span``: the time of the first
 message; ``twin``: its form in a classic log), in ``rmqpy/learned/PATH.PART``: a header line, the
 BLAKE2b digest of the rest, and compressed JSON:
@@ -32,6 +32,10 @@ identity  of the file
 ms        when the file was read
 value     what was learned
 ========  ====================================================================================
+
+The digests of the blocks of a log file are beside its ``walk``, in ``rmqpy/learned/PATH.blocks``,
+as packed bytes (:mod:`rmqpy.audit.scan.blocks`), which have their checksum in the ``walk``. They
+are read only if somebody asks for a single block.
 
 The folder belongs to rmqpy alone (no broker looks at it), may be removed at any time, and is
 created by ``rmqpy upgrade prepare`` only: where it does not exist, audits change nothing.
@@ -59,14 +63,15 @@ __all__ = ["Learned", "learned_folder", "open_learned"]
 
 log = logging.getLogger(__name__)
 
-RANGE: Final = "range"
+WALK: Final = "walk"
 MD5: Final = "md5"
 UNITS: Final = "units"
 INDEX: Final = "index"
 TWIN: Final = "twin"
 SPAN: Final = "span"
 HEAD: Final = "head"
-PARTS: Final = (RANGE, MD5, UNITS, INDEX, TWIN, SPAN, HEAD)
+PARTS: Final = (WALK, MD5, UNITS, INDEX, TWIN, SPAN, HEAD)
+BLOCKS: Final = "blocks"
 
 HEADER: Final = b"rmqpy-learned 1\n"
 DIGEST_BYTES: Final = 16
@@ -200,6 +205,28 @@ class Learned:
         except OSError as error:
             log.debug("cannot keep what was learned about %s: %s", path, error)
 
+    def keep_walk(
+        self, path: str, value: Any, blocks: bytes, identity: FileIdentity | None
+    ) -> None:
+        """Keep the walk over a log file, and the packed digests of its blocks."""
+        if identity is None:
+            return
+        try:
+            self.files.replace_bytes(self._place(path, BLOCKS), blocks)
+        except OSError as error:
+            log.debug("cannot keep the block digests of %s: %s", path, error)
+            return
+        self.keep(path, WALK, value, identity)
+
+    def blocks(self, path: str) -> bytes | None:
+        """Return the packed digests that were kept of a log file, or None. Who knows their checksum
+        compares it.
+        """
+        try:
+            return self.files.read_bytes(self._place(path, BLOCKS))
+        except OSError:
+            return None
+
     def _write(self, path: str, part: str, value: Any, identity: FileIdentity, at_ms: int) -> None:
         tree = {
             "version": VERSION,
@@ -226,9 +253,17 @@ class Learned:
             if identity[:3] != tuple(entry["identity"][:3]):
                 continue
             try:
+                if entry["part"] == WALK:
+                    self._move_blocks(entry["path"], path)
                 self._write(path, entry["part"], entry["value"], identity, entry["ms"])
             except OSError as error:
                 log.debug("cannot keep what was learned about %s: %s", path, error)
+
+    def _move_blocks(self, before: str, path: str) -> None:
+        old, new = self._place(before, BLOCKS), self._place(path, BLOCKS)
+        if self.files.exists(old):
+            self.files.make_dirs(new.rpartition("/")[0])
+            self.files.rename(old, new)
 
     def files_below(self, folder: str) -> list[str]:
         """Return the paths of the files in a folder about which something was learned."""
@@ -250,10 +285,12 @@ class Learned:
         )
 
     def forget_missing(self) -> None:
-        """Remove the entries of files that no longer exist."""
+        """Remove the entries of files that no longer exist, and of parts that have no meaning."""
         for place in _files_below(self.files, self.folder):
-            path = place.removeprefix(f"{self.folder}/").rpartition(".")[0]
-            if not self.files.exists(f"{self.root}/{path}") and not self.files.exists(f"/{path}"):
+            path, _, part = place.removeprefix(f"{self.folder}/").rpartition(".")
+            is_used = part in PARTS or part == BLOCKS
+            places = f"{self.root}/{path}", f"/{path}"
+            if not is_used or not any(map(self.files.exists, places)):
                 self.files.unlink(place)
 
     def _relative(self, path: str) -> str:

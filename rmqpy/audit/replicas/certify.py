@@ -20,7 +20,6 @@ from rmqpy.audit.replicas.table_comparison import (
     queue_ends,
     unjudged_tables,
 )
-from rmqpy.store.ledger.classic_prefix import digest_of_blocks
 
 __all__ = ["certify"]
 
@@ -103,7 +102,7 @@ def _subject(manifest: Manifest, ends: Mapping[tuple[str, int], int]) -> Subject
         divided_offset=files[-1].end_offset if files else -1,
         old_log_end=files[-1].end if files else -1,
         old_log_digest=",".join(
-            digest_of_blocks(file.blocks) for file in reversed(files) if file.blocks
+            file.blocks.digest for file in reversed(files) if file.blocks.count
         ),
         findings=manifest.findings,
         first_findings=manifest.first_findings,

@@ -22,10 +22,8 @@ TABLE        a configuration table with different content
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from itertools import zip_longest
 from typing import Any
 
 from attrs import asdict, define, evolve
@@ -36,11 +34,12 @@ from rmqpy.audit.facts.table_content import MEMBERS
 from rmqpy.audit.replicas.manifest import LogDigest, LogFileDigest, Manifest
 from rmqpy.audit.replicas.table_comparison import compare_tables, verdict_on_tables
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
+from rmqpy.audit.scan.blocks import digest_of
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
-from rmqpy.codec.tally.kernel import BLOCK_DIGEST_BYTES, BLOCK_SIZE
+from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 
@@ -236,7 +235,7 @@ def _with_one(left: _Side, right: _Side, where: Difference) -> Difference | None
         if where.kind is DifferenceKind.UNDECIDED and own.end > other.end:
             view = _view(store, own, where.log)[where.begin - own.first_offset :]
             rest = view[: other.end - where.begin]
-            if _digest(rest) == _block(other, where.begin):
+            if digest_of(rest) == _block(other, where.begin):
                 return None
             where = evolve(where, kind=DifferenceKind.CONTENT)
         record = _record_in(store, own, where.log, where.begin)
@@ -262,10 +261,6 @@ def _record_in(
 ) -> RecordFacts | None:
     framing = Framing.DLEDGER if kind == "dledger" else Framing.CLASSIC
     return _record_over(_view(store, file, kind), file.first_offset, offset, framing)
-
-
-def _digest(data: memoryview) -> str:
-    return hashlib.blake2b(data, digest_size=BLOCK_DIGEST_BYTES).hexdigest()
 
 
 def _log(log: LogDigest | None) -> str:
@@ -305,9 +300,15 @@ def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Diff
 
 
 def _end(log: LogDigest, common: int) -> str:
-    more = sum(group.count for file in log.files for group in file.groups if group.offset >= common)
+    more = sum(_frames_from(file, common) for file in log.files if file.end > common)
     text = f"ends at {log.end}"
     return f"{text}, {more} messages or more after that" if log.end > common and more else text
+
+
+def _frames_from(file: LogFileDigest, offset: int) -> int:
+    if file.first_offset >= offset:
+        return file.blocks.frames
+    return sum(group.count for group in file.blocks.groups if group.offset >= offset)
 
 
 def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Difference]:
@@ -343,17 +344,16 @@ def first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool]
     ``decided`` is False for a block in which one of the logs ends: only its bytes can decide.
     """
     end = min(one.end, two.end)
-    for number, (left, right) in enumerate(zip_longest(one.blocks, two.blocks)):
+    whole = (end - one.first_offset) // BLOCK_SIZE
+    for number in one.blocks.different(two.blocks):
         begin = one.first_offset + number * BLOCK_SIZE
-        if begin >= end:
-            return None
-        stop = min(begin + BLOCK_SIZE, end)
-        is_complete = one.end == two.end or begin + BLOCK_SIZE <= end
-        if not is_complete:
-            return begin, stop, False
-        if left != right:
-            return begin, stop, True
-    return None
+        if number < whole or (one.end == two.end and begin < end):
+            return begin, min(begin + BLOCK_SIZE, end), True
+        break
+    begin = one.first_offset + whole * BLOCK_SIZE
+    if one.end == two.end or begin == end:
+        return None
+    return begin, end, False
 
 
 def _compare_tables(left: Manifest, right: Manifest) -> Iterator[Difference]:

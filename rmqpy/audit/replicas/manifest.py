@@ -47,10 +47,10 @@ from rmqpy.audit.facts.log_reader import Slot
 from rmqpy.audit.facts.proof_age import ProofAge, age_of_json
 from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.facts.table_content import TableFacts, read_table_facts
+from rmqpy.audit.scan.blocks import Blocks, FrameGroup
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import json_value
 from rmqpy.audit.scan.range_merge import FileDigests, LogResult
-from rmqpy.audit.scan.ranges import FrameGroup
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally.kernel import BLOCK_SIZE, QueueTally
 from rmqpy.model.errors import RmqError
@@ -96,8 +96,7 @@ class LogFileDigest:
     file_size: int
     end: int
     sealed: bool
-    blocks: tuple[str, ...] = ()
-    groups: tuple[FrameGroup, ...] = ()
+    blocks: Blocks = field(factory=Blocks.none)
 
     @property
     def end_offset(self) -> int:
@@ -284,8 +283,12 @@ def _bucket_of(numbers: list[int]) -> Bucket:
 
 
 def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
-    groups = [[group.offset, group.count, group.crc] for group in file.groups]
-    return {**asdict(evolve(file, groups=())), "groups": groups}
+    groups = [[group.offset, group.count, group.crc] for group in file.blocks.groups]
+    tree = {name: getattr(file, name) for name in _LOG_FILE}
+    return {**tree, "blocks": list(file.blocks), "groups": groups}
+
+
+_LOG_FILE: Final = ("path", "first_offset", "file_size", "end", "sealed")
 
 
 def _file_md5_of(tree: dict[str, Any]) -> FileMd5:
@@ -295,8 +298,10 @@ def _file_md5_of(tree: dict[str, Any]) -> FileMd5:
 
 def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
     check_types(LogFileDigest, tree)
-    groups = tuple(FrameGroup(*group) for group in tree["groups"])
-    return LogFileDigest(**{**tree, "blocks": tuple(tree["blocks"]), "groups": groups})
+    groups = [FrameGroup(*group) for group in tree["groups"]]
+    blocks = Blocks.of(map(bytes.fromhex, tree["blocks"]), groups)
+    values = {name: value for name, value in tree.items() if name != "groups"}
+    return LogFileDigest(**{**values, "blocks": blocks})
 
 
 class Md5(Enum):
@@ -388,8 +393,7 @@ def _log_file_digest(file: FileDigests) -> LogFileDigest:
         file_size=file.file_size,
         end=file.end,
         sealed=file.is_sealed,
-        blocks=tuple(file.blocks),
-        groups=tuple(file.groups),
+        blocks=file.blocks,
     )
 
 

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from attrs import evolve
 
+from rmqpy.audit.scan.blocks import Blocks, Load
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.range_merge import LogMerge, Rerun
-from rmqpy.audit.scan.ranges import Ending, FrameGroup, RangeResult, WorkRange
+from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan
 from rmqpy.store.files.log_recovery import Framing
 
@@ -74,7 +75,6 @@ def whole_file(results: Sequence[RangeResult], rerun: Rerun) -> RangeResult | No
             merged.tally, plan=TallyPlan(dledger=dledger), queues=list(merged.queues.values())
         ),
         blocks=file.blocks,
-        groups=file.groups,
         lengths={at: length for at, length in lengths.items() if at in firsts},
     )
 
@@ -84,7 +84,7 @@ def _whole(work: WorkRange) -> WorkRange:
 
 
 def encode_result(result: RangeResult) -> dict[str, Any]:
-    """Return the plain values of the result of a whole file."""
+    """Return the plain values of the result of a whole file; of its blocks, only the summary."""
     tally = result.tally
     return {
         "begin": result.begin,
@@ -99,9 +99,7 @@ def encode_result(result: RangeResult) -> dict[str, Any]:
             ]
             for each in tally.queues
         ],
-        "blocks": "".join(result.blocks),
-        "block_digits": len(result.blocks[0]) if result.blocks else 0,
-        "groups": [[each.offset, each.count, each.crc] for each in result.groups],
+        "blocks": result.blocks.summary(),
         "lengths": list(result.lengths.items()),
     }
 
@@ -111,9 +109,9 @@ def counts_of(tree: dict[str, Any]) -> dict[str, int]:
     return dict(zip(_TALLY, tree["tally"], strict=True))
 
 
-def decode_result(tree: dict[str, Any], work: WorkRange) -> RangeResult:
+def decode_result(tree: dict[str, Any], work: WorkRange, load: Load) -> RangeResult:
     """Return the result of the whole file of ``work``. Raise ValueError, KeyError, or TypeError if
-    the values are not those of a result.
+    the values are not those of a result. ``load`` returns the packed bytes of the blocks.
     """
     tally = Tally(TallyPlan(dledger=work.framing is Framing.DLEDGER))
     for name, value in zip(_TALLY, tree["tally"], strict=True):
@@ -124,14 +122,12 @@ def decode_result(tree: dict[str, Any], work: WorkRange) -> RangeResult:
             setattr(queue, name, value)
         queue.buckets = {number: sums for number, *sums in buckets}
         tally.queues.append(queue)
-    text, digits = tree["blocks"], tree["block_digits"]
     return RangeResult(
         work=_whole(work),
         begin=tree["begin"],
         end=tree["end"],
         ending=Ending[tree["ending"]],
         tally=tally,
-        blocks=[text[at : at + digits] for at in range(0, len(text), digits or 1)],
-        groups=[FrameGroup(*group) for group in tree["groups"]],
+        blocks=Blocks.of_summary(tree["blocks"], load),
         lengths=dict(tree["lengths"]),
     )

@@ -24,8 +24,9 @@ from collections.abc import Callable
 
 from attrs import define, evolve, field
 
+from rmqpy.audit.scan.blocks import Blocks
 from rmqpy.audit.scan.findings import Finding, FindingCode
-from rmqpy.audit.scan.ranges import Ending, FrameGroup, RangeResult, WorkRange
+from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan, add_sums
@@ -48,8 +49,7 @@ class FileDigests:
     file_size: int
     end: int
     ending: Ending = Ending.CONTINUES
-    blocks: list[str] = field(factory=list)
-    groups: list[FrameGroup] = field(factory=list)
+    blocks: Blocks = field(factory=Blocks.none)
 
     @property
     def end_offset(self) -> int:
@@ -231,7 +231,6 @@ class LogMerge:
         for file in self._result.files:
             if file.first_offset == result.work.first_offset:
                 file.blocks += result.blocks
-                file.groups += result.groups
         self._sink(sorted(findings))
 
     def _joints(self, result: RangeResult) -> list[Finding]:

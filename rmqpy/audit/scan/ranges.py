@@ -17,6 +17,7 @@ from enum import Enum
 
 from attrs import define, evolve, field
 
+from rmqpy.audit.scan.blocks import Blocks, FrameGroup
 from rmqpy.audit.scan.damage import FileView, diagnose, next_frame, was_a_frame
 from rmqpy.audit.scan.directory import LogFile, LogSegments
 from rmqpy.audit.scan.findings import Finding, FindingCode
@@ -39,7 +40,7 @@ from rmqpy.codec.tally.kernel import (
 )
 from rmqpy.store.files.log_recovery import Framing
 
-__all__ = ["Ending", "FrameGroup", "RangeResult", "WorkRange", "audit_range", "split_log"]
+__all__ = ["Ending", "RangeResult", "WorkRange", "audit_range", "split_log"]
 
 RANGE_BYTES = 64 << 20
 """The default size of a range; a multiple of the block size."""
@@ -84,15 +85,6 @@ class WorkRange:
         return self.stop == self.first_offset + self.file_size
 
 
-@define(slots=True, frozen=True)
-class FrameGroup:
-    """The frames that start in one block: offset of the first, count, and CRC-32 of their bytes."""
-
-    offset: int
-    count: int
-    crc: int
-
-
 @define(slots=True, kw_only=True)
 class RangeResult:
     """The result of the audit of one range.
@@ -111,9 +103,8 @@ class RangeResult:
     findings: list[Finding] = field(factory=list)
     stretches: list[tuple[int, int]] = field(factory=list)
     doubtful: set[int] = field(factory=set)
-    blocks: list[str] = field(factory=list)
+    blocks: Blocks = field(factory=Blocks.none)
     """Digests of the 64 KiB blocks from ``work.start`` on, the last one up to ``end``."""
-    groups: list[FrameGroup] = field(factory=list)
     lost: Finding | None = None
     """With Ending.LOST: the finding, unless it turns out to be an interrupted write."""
     lost_bytes: int = 0
@@ -223,8 +214,7 @@ class _RangeWalk:
             findings=self.findings,
             stretches=self.stretches,
             doubtful=self.doubtful,
-            blocks=self._blocks(position, ending) if digests else [],
-            groups=self._groups(position) if digests else [],
+            blocks=self._blocks(position, ending) if digests else Blocks.none(),
             lost=self.lost,
             lost_bytes=self.lost_bytes,
             lost_a_frame=self.lost_a_frame,
@@ -381,17 +371,18 @@ class _RangeWalk:
         """Return whether lost bytes between two frames explain missing messages."""
         return any(previous < begin < frame for begin, _ in self.stretches)
 
-    def _blocks(self, position: int, ending: Ending) -> list[str]:
+    def _blocks(self, position: int, ending: Ending) -> Blocks:
         start = self.work.start - self.base
         stop = self.work.stop - self.base
         if ending is not Ending.CONTINUES:
             stop = min(position, stop)
-        return [
+        digests = (
             hashlib.blake2b(
                 self.view[at : min(at + BLOCK_SIZE, stop)], digest_size=BLOCK_DIGEST_BYTES
-            ).hexdigest()
+            ).digest()
             for at in range(start, stop, BLOCK_SIZE)
-        ]
+        )
+        return Blocks.of(digests, self._groups(position))
 
     def _groups(self, position: int) -> list[FrameGroup]:
         blocks = self.tally.blocks

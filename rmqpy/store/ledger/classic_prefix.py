@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from attrs import define, evolve, field
@@ -220,14 +220,6 @@ def forget_log_marks(files: FileSystem, own: str) -> None:
     files.unlink(f"{own}/{OLD_LOG_NAME}")
     files.unlink(f"{own}/{RECOVERY_POINT_NAME}")
     files.unlink(f"{own}/{BOOT_NOTE_NAME}")
-
-
-def digest_of_blocks(blocks: Iterable[str]) -> str:
-    """Return the digest of a file whose blocks have these digests (hex), as in a manifest."""
-    digest = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
-    for block in blocks:
-        digest.update(bytes.fromhex(block))
-    return digest.hexdigest()
 
 
 def _digest(files: FileSystem, path: str, first_offset: int) -> FileDigest:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from itertools import zip_longest
 from typing import Final
 
 from attrs import define, field, fields
@@ -164,10 +163,8 @@ def _first_difference(file: LogFileDigest, other: LogFileDigest) -> int | None:
     """Return the offset of the first block in which two files differ or one of them ends, or None
     if both have the same entries.
     """
-    for number, (one, two) in enumerate(zip_longest(file.blocks, other.blocks)):
-        if one != two:
-            return file.first_offset + number * BLOCK_SIZE
-    return None
+    number = next(file.blocks.different(other.blocks), None)
+    return None if number is None else file.first_offset + number * BLOCK_SIZE
 
 
 def _broken_files(mine: LogDigest, theirs: LogDigest) -> Iterator[tuple[LogFileDigest, int]]:
@@ -196,15 +193,15 @@ def _different_blocks(
         if other is None:
             continue
         end = min(file.end, other.end)
-        for number, (one, two) in enumerate(zip_longest(file.blocks, other.blocks)):
+        for number in file.blocks.different(other.blocks):
             begin = file.first_offset + number * BLOCK_SIZE
-            if begin < end and one != two:
+            if begin < end:
                 yield file, other, begin
 
 
 def _entries(replica: Replica, file: LogFileDigest, begin: int, stop: int) -> Iterator[_Entry]:
     """Yield the entries with bytes in a block, up to the first one that cannot be framed."""
-    starts = [group.offset for group in file.groups]
+    starts = [group.offset for group in file.blocks.groups]
     start = max((each for each in starts if each <= begin), default=file.first_offset)
     end = min((each for each in starts if each >= stop), default=file.end)
     base = file.first_offset

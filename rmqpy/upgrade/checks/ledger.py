@@ -13,7 +13,7 @@ from typing import Protocol
 
 from attrs import define, field
 
-from rmqpy.audit.facts.learned import RANGE, Learned
+from rmqpy.audit.facts.learned import WALK, Learned
 from rmqpy.audit.scan.range_json import counts_of
 from rmqpy.audit.scan.ranges import Ending
 from rmqpy.codec import layout
@@ -157,7 +157,7 @@ def read_entries(files: Iterable[DataFileBytes], learned: Learned | None = None)
 
 def _add_known_file(ledger: Ledger, file: DataFileBytes, learned: Learned) -> bool:
     """Add a closed file from what was learned about it; return False if it must be read."""
-    value = learned.known(file.path, RANGE)
+    value = learned.known(file.path, WALK)
     if value is None:
         return False
     result, counts = value["result"], counts_of(value["result"])

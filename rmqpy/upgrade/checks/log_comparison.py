@@ -114,10 +114,7 @@ def messages_after(replica: Replica, offset: int) -> Iterator[MessageLine]:
     for file in classic_log(replica).files:
         if file.end <= offset:
             continue
-        start = file.first_offset
-        for group in file.groups:
-            if group.offset <= offset:
-                start = group.offset
+        start = _frame_before(file, offset)
         step = _CHUNK
         while start < file.end:
             stop = min(file.end, start + step)
@@ -168,10 +165,7 @@ def _compare_file(
 
 def _record_start(replica: Replica, file: LogFileDigest, offset: int) -> int:
     """Return the start of the record that contains ``offset``; both logs are equal before it."""
-    start = file.first_offset
-    for group in file.groups:
-        if group.offset <= offset:
-            start = group.offset
+    start = _frame_before(file, offset)
     while True:
         stop = min(file.end, max(offset, start) + _CHUNK)
         data = replica.read(file.path, start - file.first_offset, stop - file.first_offset)
@@ -191,3 +185,13 @@ def _relation(one: LogDigest, two: LogDigest, common_end: int) -> Relation:
     if more_one:
         return Relation.LONGER
     return Relation.SHORTER if more_two else Relation.EQUAL
+
+
+def _frame_before(file: LogFileDigest, offset: int) -> int:
+    """Return the last offset that is known to be that of a frame, and is not after ``offset``; or
+    the start of the file.
+    """
+    if file.first_offset >= offset:
+        return file.first_offset
+    starts = (group.offset for group in file.blocks.groups)
+    return max((each for each in starts if each <= offset), default=file.first_offset)

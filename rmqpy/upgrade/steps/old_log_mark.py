@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import own_folder
-from rmqpy.store.ledger.classic_prefix import FileDigest, digest_of_blocks, keep_mark
+from rmqpy.store.ledger.classic_prefix import FileDigest, keep_mark
 from rmqpy.upgrade.checks.log_comparison import classic_log
 from rmqpy.upgrade.checks.replica import Replica
 
@@ -26,7 +26,7 @@ def save_old_log_mark(files: FileSystem, replica: Replica) -> None:
                 name=path.rpartition("/")[2],
                 mtime_ms=files.mtime_ms(path),
                 end=file.end,
-                digest=digest_of_blocks(file.blocks),
+                digest=file.blocks.digest,
             )
         )
     keep_mark(files, own_folder(survey.root), log.files[-1].end_offset, digests)

@@ -12,7 +12,6 @@ from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import (
     ClassicPrefix,
     ClassicPrefixMark,
-    digest_of_blocks,
     forget_log_marks,
     open_old_log,
 )
@@ -122,5 +121,5 @@ def test_the_mark_has_the_digests_of_a_manifest(golden: Callable[[str], Path]) -
     read_all(old_log)
     log = manifest_of(store).log("classic")
     assert log is not None and log.files[-1].end == old_log.mark.end
-    blocks = [digest_of_blocks(file.blocks) for file in reversed(log.files)]
+    blocks = [file.blocks.digest for file in reversed(log.files)]
     assert ",".join(blocks) == old_log.mark.digest
