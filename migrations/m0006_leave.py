@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from rmqpy.config.keys import parse_dledger_peers
-from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS, roles
+from rmqpy.upgrade.checks.config_checks import CLASSIC_CONFIG_CHECKS
 from rmqpy.upgrade.checks.ledger import (
     Ledger,
     agreed_index,
@@ -42,14 +42,6 @@ from rmqpy.upgrade.steps.written_config import check_written
 FROM = frozenset((GroupState.JOINED, GroupState.DLEDGER_ONLY))
 TO: GroupState | None = GroupState.ALIGNED
 REASON = "back to master and slave, or on to another mode, with every message"
-
-_OF_CLASSIC_GROUPS = ("same-sizes", "same-group", "flags-together")
-
-LEFT_CONFIG_CHECKS = {
-    **{name: check for name, check in CONFIG_FILE_CHECKS.items() if name in _OF_CLASSIC_GROUPS},
-    "roles": roles,
-}
-"""The checks of the configurations that this step writes."""
 
 
 def plan(context: PlanContext) -> list[NodePlan]:
@@ -142,7 +134,7 @@ def _config_keys(context: PlanContext) -> tuple[dict[str, dict[str, str]], tuple
         for survey in context.group.surveys
         if survey.config is not None
     }
-    return keys, check_written(context, keys, LEFT_CONFIG_CHECKS)
+    return keys, check_written(context, keys, CLASSIC_CONFIG_CHECKS)
 
 
 def verify(context: PlanContext) -> list[str]:

@@ -110,6 +110,33 @@ def leave_runbook(
     yield "# rmqpy upgrade finalize"
 
 
+def leave_controller_runbook(
+    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the lines of the way from a controller back to master and slaves, with the parameters
+    of :func:`switch_runbook`.
+    """
+    yield from _head("from a controller back to master and slaves", init)
+    yield "# 1. Stop the producers, and wait until the SyncStateSet has every replica:"
+    yield "#    sh bin/mqadmin getSyncStateSet -a CONTROLLERS -b BROKERNAME"
+    yield "#    Stop the slaves, then the master, then the controller. No message can be sent from"
+    yield "#    here on until step 4."
+    yield from _by_hand(members, JAVA, "stop")
+    yield "rmqpy upgrade run --until controller-halted --yes"
+    yield "# 2. Plan the way back, read the plan, carry it out. If 5.x brokers run the group"
+    yield "#    afterwards, add --reader 5."
+    yield "rmqpy upgrade leave"
+    yield "rmqpy upgrade apply --dry-run"
+    yield "rmqpy upgrade apply"
+    yield "# 3. Prove it."
+    yield "rmqpy upgrade verify"
+    yield "# 4. Start the master, then the slaves."
+    yield from _by_hand(members, brokers, "start")
+    yield "rmqpy upgrade run --until returned --yes"
+    yield "# 5. At the end of the observation period, give up the undo records:"
+    yield "# rmqpy upgrade finalize"
+
+
 def _head(way: str, init: Sequence[str]) -> Iterator[str]:
     place = "an empty directory" if init else "the directory of group.toml"
     yield f"# The way {way}. Type the lines in {place}, or save them in a file and run"

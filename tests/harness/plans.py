@@ -24,7 +24,8 @@ from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.prepare import prepare_all
-from rmqpy.upgrade.steps.planning import plan_alignment
+from rmqpy.upgrade.steps.plan_context import SwitchOptions
+from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving
 
 CONF = (
     b"brokerName=b0\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
@@ -103,6 +104,18 @@ def make_alignment(make_rig: MakeUpgradeRig) -> Interrupted:
         for name in ("subscriptionGroup", "consumerOffset"):
             files.put(f"{rig.root}/config/{name}.json", b"{}")
     return Interrupted(files, rigs, plan_alignment(memory_context(files, *rigs)))
+
+
+def make_leave_of_controller(make_rig: MakeUpgradeRig) -> Interrupted:
+    """Return a replica of a controller group that ends before the other one."""
+    rigs = small_group(make_rig)
+    files = rigs[0].files
+    for number, rig in enumerate(rigs):
+        files.put(f"{rig.root}/epochFileCheckpoint", b"1\n0\n1-0\n")
+        files.put(f"{rig.root}/brokerIdentity", b"DefaultCluster#b0#%d" % (number + 1))
+        files.put(f"{rig.root}.conf", CONF + b"enableControllerMode=true\n")
+    roles = SwitchOptions(roles={"m": "SYNC_MASTER", "s": "SLAVE"})
+    return Interrupted(files, rigs, plan_leaving(memory_context(files, *rigs, options=roles)))
 
 
 def make_leave(make_rig: MakeUpgradeRig) -> Interrupted:
@@ -191,6 +204,7 @@ def prepare_in_memory(files: MemoryFiles, *rigs: UpgradeRig, leave: bool = False
 MAKERS = {
     "alignment": make_alignment,
     "leave": make_leave,
+    "leave of a controller": make_leave_of_controller,
     "filling": make_filling,
     "prepared leave": make_prepared_leave,
     "prepared filling": make_prepared_filling,

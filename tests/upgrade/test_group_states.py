@@ -16,7 +16,7 @@ from rmqpy.upgrade.checks.member_facts import MemberFacts
 from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts, detect_state
 from rmqpy.upgrade.group.member_stage import MemberStage, stage_of
 from rmqpy.upgrade.group.states import BACKWARD, FORWARD, STATES, TEXTS, NextStep, reaches
-from rmqpy.upgrade.steps.planning import ALIGN, LEAVE, SWITCH
+from rmqpy.upgrade.steps.planning import ALIGN, CONTROLLER, LEAVE, LEAVE_CONTROLLER, SWITCH
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
 BY_NAME = {state.name: state for state in STATES}
@@ -38,7 +38,10 @@ REFILL = PlanFacts(id="p5", steps=ALIGN, ends={"n0": 200, "n1": 200, "n2": 0})
 REFILLED = {"journal": "applied", "steps": ALIGN, "plan": "p5", "untouched": True, "since_ms": 30}
 LEFT = {**ALIGNED, "steps": LEAVE, "plan": "p3", "end": 200, "since_ms": 40}
 CONTROLLED = {**STOPPED, "keys": {"enableControllerMode": "true"}}
+HANDED = {**CONTROLLED, **ALIGNED, "steps": CONTROLLER, "plan": "p6", "since_ms": 20}
 ALIGNMENT = PlanFacts(id="p1", steps=ALIGN, ends={"n0": 100, "n1": 100, "n2": 100})
+FROM_CONTROLLER = PlanFacts(id="p7", steps=LEAVE_CONTROLLER, ends=ALIGNMENT.ends)
+FREED = {**ALIGNED, "steps": LEAVE_CONTROLLER, "plan": "p7", "since_ms": 40}
 WAY_BACK = PlanFacts(id="p3", steps=LEAVE, ends={"n0": 200, "n1": 200, "n2": 200})
 
 
@@ -92,7 +95,16 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("returned", [up({**LEFT, "untouched": False})] * 3, {}),
     ("classic", [up({**LEFT, "journal": "finalized"})] * 3, {}),
     ("stopped", [{**LEFT, "untouched": False, "end": 300}] * 3, {}),
-    ("handed-over", [CONTROLLED] * 3, {}),
+    ("handing-over", [HANDED, ALIGNED, ALIGNED], {}),
+    ("handed-over", [HANDED] * 3, {}),
+    ("controller-halted", [{**HANDED, "untouched": False}] * 3, {}),
+    ("controller-halted", [CONTROLLED] * 3, {}),
+    ("leave-planned", [CONTROLLED] * 3, {"plan": FROM_CONTROLLER}),
+    ("leaving", [FREED, CONTROLLED, CONTROLLED], {"plan": FROM_CONTROLLER}),
+    ("left", [FREED] * 3, {"plan": FROM_CONTROLLER}),
+    ("left-verified", [FREED] * 3, {"proof": proof(made_ms=41, end=100)}),
+    ("returned", [up({**FREED, "untouched": False})] * 3, {}),
+    ("mixed", [up(CONTROLLED), STOPPED, STOPPED], {}),
     ("controller-starting", [up(CONTROLLED), CONTROLLED, CONTROLLED], {}),
     ("controller", [up(CONTROLLED)] * 3, {}),
     ("mixed", [CONTROLLED, STOPPED, STOPPED], {}),

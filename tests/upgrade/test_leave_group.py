@@ -164,6 +164,12 @@ def test_members_with_different_entries_are_not_rewritten(joined: Path, run: Run
 
 
 @pytest.mark.slow
+def test_a_reference_is_not_chosen(joined: Path, run: RunUpgrade) -> None:
+    code, _, err = run(f"{LEAVE} --reference n1")
+    assert code == 2 and "the terms of the entries decide; leave it out" in err
+
+
+@pytest.mark.slow
 def test_a_fetched_plan_is_readable(joined: Path, run: RunUpgrade) -> None:
     drop_last(joined, "n1", 4)
     code, out, _ = run(f"{LEAVE} --format json")

@@ -114,7 +114,7 @@ class Operator:
             ),
             r"found a plan for '(\S+)', expected one for '(\S+)'": self.move_back,
             r"Give another (one|directory)": lambda _: re.sub(r"--into \S+", "--into new", line),
-            r"Leave DLedger with rmqpy upgrade leave": lambda _: LEAVE,
+            r"Go back with rmqpy upgrade leave": lambda _: LEAVE,
             r"run rmqpy upgrade (finalize \S+)": self.finalize,
         }
         for pattern, remedy in remedies.items():

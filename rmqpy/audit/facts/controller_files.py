@@ -12,6 +12,7 @@ Source: EpochFileCache, CheckpointFile, BrokerMetadata of 5.3.3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from attrs import define
@@ -23,7 +24,6 @@ from rmqpy.store.files.atomic import BACKUP_SUFFIX
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"
-IDENTITY_FILES: Final = (IDENTITY_FILE, f"{IDENTITY_FILE}-temp")
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -44,6 +44,16 @@ class ControllerFacts:
     epochs: tuple[Epoch, ...] = ()
     identity: Identity | None = None
     problems: tuple[str, ...] = ()
+
+
+def controller_paths(root: str, setting: Callable[[str], str]) -> tuple[str, ...]:
+    """Return the paths of all files that a controller makes a broker keep.
+
+    ``setting`` returns a value of broker.conf, or "".
+    """
+    epochs = setting("storePathEpochFile") or f"{root}/{EPOCH_FILE}"
+    identity = setting("storePathBrokerIdentity") or f"{root}/{IDENTITY_FILE}"
+    return epochs, epochs + BACKUP_SUFFIX, identity, f"{identity}-temp"
 
 
 def read_controller_facts(files: FileSystem, root: str) -> ControllerFacts | None:

@@ -1,4 +1,4 @@
-"""``rmqpy upgrade leave``: go back from DLedger to a classic log."""
+"""``rmqpy upgrade leave``: go back from DLedger, or from a controller, to master and slaves."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.upgrade.plan.plan import Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
 
@@ -33,10 +34,15 @@ _OWN = frozenset(("rmqpy", "lock"))
 
 
 def add_verbs(verbs: Commands) -> None:
-    leave = add_verb(verbs, "leave", "go back from DLedger to a classic log", _leave)
+    leave = add_verb(
+        verbs, "leave", "go back from DLedger or a controller to master and slaves", _leave
+    )
     replica_options(leave, of_group=True)
     full_option(leave)
     leave.add_argument("--cut-index", type=int, metavar="N", help="last entry to keep")
+    leave.add_argument(
+        "--reference", metavar="NAME", help="the side to keep if replicas of a controller differ"
+    )
     give_up_option(leave)
     leave.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     leave.add_argument(
@@ -57,15 +63,17 @@ def add_verbs(verbs: Commands) -> None:
 
 
 def _leave(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.runbook import leave_runbook
+    from rmqpy.upgrade.runbook import leave_controller_runbook, leave_runbook
     from rmqpy.upgrade.steps.given_up import check_given_up
     from rmqpy.upgrade.steps.plan_context import SwitchOptions
     from rmqpy.upgrade.steps.planning import plan_leaving
 
     if options.runbook:
-        return print_runbook(options, leave_runbook)
+        way = leave_controller_runbook if _has_controller(options) else leave_runbook
+        return print_runbook(options, way)
     names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
+        reference=options.reference,
         cut_index=options.cut_index,
         reads_version=1 if options.reader == "4" else 2,
         roles=named(options.role, names, "--role"),
@@ -84,7 +92,7 @@ def _leave(options: argparse.Namespace) -> int:
             plan = plan_leaving(context)
         check_given_up(plan, options.give_up)
         if options.given_group is not None:
-            _keep_manifest(options.given_group, context)
+            _keep_manifest(options.given_group, context, plan)
             options.out = options.out or str(options.given_group.plan)
         return show_plan(options, plan)
     with announced_in_all(context, "leave --apply"):
@@ -92,15 +100,29 @@ def _leave(options: argparse.Namespace) -> int:
         check_given_up(plan, options.give_up)
         carry_out(context, plan, "left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
-    print_result(
-        options, {"plan": plan.id, "notes": notes}, [*notes, f"left DLedger: plan {plan.id}"]
-    )
+    end = f"back to master and slaves: plan {plan.id}"
+    print_result(options, {"plan": plan.id, "notes": notes}, [*notes, end])
     return EXIT_DONE
 
 
-def _keep_manifest(group: GivenGroup, context: PlanContext) -> None:
-    """Keep the manifest of the member that has most, for the proof after the way back."""
+def _has_controller(options: argparse.Namespace) -> bool:
+    """Return whether a broker.conf of this host leaves the roles to a controller."""
+    from rmqpy.store.files.disk import OsFileSystem
+    from rmqpy.upgrade.plan.survey import read_config
+
+    files = OsFileSystem()
+    paths = (absolute(each.rpartition("=")[2], folder=False) for each in options.config)
+    found = (read_config(files, each) or {} for each in paths if files.exists(each))
+    return any(each.get("enableControllerMode") == "true" for each in found)
+
+
+def _keep_manifest(group: GivenGroup, context: PlanContext, plan: Plan) -> None:
+    """Keep the manifest of the member that has most, or to which the plan makes the others equal,
+    for the proof after the way back.
+    """
     survey = max(context.group.surveys, key=lambda each: each.manifest.end)
+    if "reference" in plan.facts:
+        survey = context.group.survey(plan.facts["reference"])
     group.keep(group.before, survey.manifest.encode())
 
 

@@ -307,6 +307,14 @@ CONFIG_FILE_CHECKS: dict[str, ConfigCheck] = {
     "batch-push": batch_push,
 }
 
+CLASSIC_CONFIG_CHECKS: dict[str, ConfigCheck] = {
+    "same-sizes": same_sizes,
+    "same-group": same_group,
+    "flags-together": flags_together,
+    "roles": roles,
+}
+"""The checks of the configurations of a master and its slaves, before they are written."""
+
 
 def _of_group(check: ConfigCheck) -> Callable[[Group], Iterator[CheckFinding]]:
     def each(group: Group) -> Iterator[CheckFinding]:

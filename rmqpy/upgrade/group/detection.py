@@ -13,19 +13,21 @@ from attrs import define
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
-from rmqpy.upgrade.group.member_stage import has_applied
+from rmqpy.upgrade.group.member_stage import has_applied, has_left
 from rmqpy.upgrade.group.states import (
     ALIGNED,
     ALIGNING,
     BEHIND,
     CLASSIC,
     CONTROLLER,
+    CONTROLLER_HALTED,
     CONTROLLER_STARTING,
     DAMAGED,
     DLEDGER,
     FINAL,
     HALTED,
     HANDED_OVER,
+    HANDING_OVER,
     HIDDEN,
     INCOMPLETE,
     INTERRUPTED,
@@ -50,7 +52,16 @@ from rmqpy.upgrade.group.states import (
     State,
 )
 from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, FINALIZED, ROLLING_BACK
-from rmqpy.upgrade.steps.planning import ALIGN, LEAVE, SWITCH
+from rmqpy.upgrade.steps.planning import (
+    ALIGN,
+    LEAVE,
+    LEAVE_CONTROLLER,
+    SWITCH,
+    WAYS_BACK,
+)
+from rmqpy.upgrade.steps.planning import (
+    CONTROLLER as TO_CONTROLLER,
+)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -162,23 +173,37 @@ def _dledger_state(facts: GroupFacts) -> State:
 
 
 def _classic_state(facts: GroupFacts) -> State:
-    if facts.every(lambda each: each.controlled):
-        if facts.every(lambda each: each.running):
-            return CONTROLLER
-        return CONTROLLER_STARTING if facts.some(lambda each: each.running) else HANDED_OVER
     if facts.some(lambda each: each.controlled):
-        return MIXED
-    came_back = facts.some(lambda each: each.journal == APPLIED and each.steps == LEAVE)
+        return _controller_state(facts)
+    came_back = facts.some(lambda each: each.journal == APPLIED and each.steps in WAYS_BACK)
     if facts.every(lambda each: each.running or each.mode is Mode.EMPTY):
         return RETURNED if came_back else CLASSIC
     if facts.some(lambda each: each.running):
         return RETURNING if came_back else STOPPING
-    if facts.every(lambda each: has_applied(each, LEAVE)):
+    if facts.every(has_left):
         return LEFT_VERIFIED if facts.is_proven else LEFT
     plans = {each.plan for each in facts.members if has_applied(each, ALIGN)}
     if len(plans) == 1 and facts.every(lambda each: has_applied(each, ALIGN)):
         return ALIGNED
     return _align_state(facts) or STOPPED
+
+
+def _controller_state(facts: GroupFacts) -> State:
+    """Return the state of a group of which a member leaves the roles to a controller."""
+    others = [each for each in facts.members if not each.controlled]
+    runs = facts.some(lambda each: each.running)
+    if not others and facts.every(lambda each: each.running):
+        return CONTROLLER
+    if runs:
+        return MIXED if others else CONTROLLER_STARTING
+    if facts.fits(LEAVE_CONTROLLER):
+        left = facts.some(lambda each: has_applied(each, LEAVE_CONTROLLER))
+        return LEAVING if left else LEAVE_PLANNED
+    mine = [each for each in facts.members if each.controlled]
+    untouched = all(has_applied(each, TO_CONTROLLER) for each in mine)
+    if others:
+        return HANDING_OVER if untouched else MIXED
+    return HANDED_OVER if untouched else CONTROLLER_HALTED
 
 
 def _align_state(facts: GroupFacts) -> State | None:

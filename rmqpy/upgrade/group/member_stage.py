@@ -8,7 +8,7 @@ from enum import Enum
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
 from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, ROLLING_BACK
-from rmqpy.upgrade.steps.planning import ALIGN, LEAVE
+from rmqpy.upgrade.steps.planning import ALIGN, WAYS_BACK
 
 
 class MemberStage(Enum):
@@ -23,7 +23,7 @@ class MemberStage(Enum):
     HIDDEN = "flag is off, has entries"
     SWITCHED = "switched"
     HALTED = "stopped member"
-    LEFT = "left DLedger"
+    LEFT = "has left"
     ALIGNED = "aligned"
     EMPTY = "empty"
     STOPPED = "stopped"
@@ -42,10 +42,15 @@ def stage_of(member: MemberFacts) -> MemberStage:
         (not member.clean_stop, MemberStage.UNCLEAN),
         (member.mode is Mode.EMPTY, MemberStage.EMPTY),
         (member.dledger, MemberStage.HALTED if member.entries else MemberStage.SWITCHED),
-        (has_applied(member, LEAVE), MemberStage.LEFT),
+        (has_left(member), MemberStage.LEFT),
         (has_applied(member, ALIGN), MemberStage.ALIGNED),
     )
     return next((stage for holds, stage in rules if holds), MemberStage.STOPPED)
+
+
+def has_left(member: MemberFacts) -> bool:
+    """Return whether the way back was the last to change the member's logs."""
+    return any(has_applied(member, steps) for steps in WAYS_BACK)
 
 
 def has_applied(member: MemberFacts, steps: Sequence[str], plan: str | None = None) -> bool:

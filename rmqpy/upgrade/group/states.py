@@ -189,7 +189,7 @@ LEAVE_PLANNED = State(
 )
 LEAVING = State(
     name="leaving",
-    meaning="some members have left DLedger, others have not",
+    meaning="some members have left, others have not",
     served=NO,
     next=NextStep.APPLY,
     back="`rollback`",
@@ -222,9 +222,17 @@ RETURNED = State(
     next=NextStep.FINALIZE,
     back="switch again",
 )
+HANDING_OVER = State(
+    name="handing-over",
+    meaning="some members are configured for a controller of 5.x, others are not; repeat `switch`",
+    served=NO,
+    next=NextStep.LOOK,
+    returning=NextStep.ROLLBACK,
+    back="`rollback`",
+)
 HANDED_OVER = State(
     name="handed-over",
-    meaning="all members are configured for a controller of 5.x, and stopped",
+    meaning="all members are configured for a controller of 5.x and stopped; none has led",
     served=NO,
     next=NextStep.START,
     returning=NextStep.ROLLBACK,
@@ -236,7 +244,7 @@ CONTROLLER_STARTING = State(
     served="while the master that the controller elects runs",
     next=NextStep.START,
     returning=NextStep.STOP,
-    back="stop them; `rollback` while no broker has written to a log",
+    back="stop them, `leave`",
 )
 CONTROLLER = State(
     name="controller",
@@ -244,7 +252,15 @@ CONTROLLER = State(
     served="yes, by the master that the controller elects",
     next=NextStep.NOTHING,
     returning=NextStep.STOP,
-    back="stop them; `rollback` while no broker has written to a log",
+    back="stop them, `leave`",
+)
+CONTROLLER_HALTED = State(
+    name="controller-halted",
+    meaning="all members are stopped, and a controller of 5.x has led them",
+    served=NO,
+    next=NextStep.START,
+    returning=NextStep.LEAVE,
+    back="`leave`",
 )
 INTERRUPTED = State(
     name="interrupted",
@@ -317,14 +333,15 @@ FORWARD: Final = (
 )
 """The way to DLedger, in order."""
 BACKWARD: Final = (
-    *(HALTED, PROVEN, LEAVE_PLANNED, LEAVING, LEFT, LEFT_VERIFIED, RETURNING, RETURNED),
+    *(CONTROLLER_HALTED, HALTED, PROVEN, LEAVE_PLANNED, LEAVING, LEFT, LEFT_VERIFIED),
+    *(RETURNING, RETURNED),
 )
-"""The way back, in order."""
+"""The way back, in order: from a controller, or from DLedger."""
 STATES: Final = (
     *FORWARD,
     *BACKWARD,
     *(INCOMPLETE, BEHIND, LACKING),
-    *(HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
+    *(HANDING_OVER, HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )
 

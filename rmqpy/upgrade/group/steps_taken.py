@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from rmqpy.upgrade.steps.planning import ALIGN, LEAVE, SWITCH
+from rmqpy.upgrade.steps.planning import ALIGN, CONTROLLER, LEAVE, LEAVE_CONTROLLER, SWITCH
 
 
 class TakenStep(Enum):
@@ -17,7 +17,13 @@ class TakenStep(Enum):
     OTHER = "another plan"
 
 
-_BY_STEPS = {ALIGN: TakenStep.ALIGNMENT, SWITCH: TakenStep.SWITCH, LEAVE: TakenStep.LEAVE}
+_BY_STEPS: dict[tuple[str, ...], TakenStep] = {
+    ALIGN: TakenStep.ALIGNMENT,
+    SWITCH: TakenStep.SWITCH,
+    CONTROLLER: TakenStep.SWITCH,
+    LEAVE: TakenStep.LEAVE,
+    LEAVE_CONTROLLER: TakenStep.LEAVE,
+}
 
 
 def step_of(steps: Iterable[str]) -> TakenStep:

@@ -15,6 +15,8 @@ NOT_WITH_A_CONTROLLER = (
     "preferredLeaderId",
 )
 """What a controller decides, and the keys with which a 5.x broker in controller mode ends."""
+ONLY_WITH_A_CONTROLLER = ("enableControllerMode", "controllerAddr", "allAckInSyncStateSet")
+"""What has no meaning, or stops the start, without a controller."""
 
 
 def dledger_keys(peers: str, self_id: str, group: str) -> dict[str, str]:

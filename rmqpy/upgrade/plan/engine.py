@@ -412,7 +412,7 @@ def _refuse_used(context: NodeContext, journal: Journal, plan_id: str | None) ->
 def _used(context: NodeContext, journal: Journal) -> UpgradeRefusedError:
     return UpgradeRefusedError(
         f"the log in {_root(context)} was written to since plan {journal.plan_id} was applied:"
-        " taking it back would lose messages. Leave DLedger with rmqpy upgrade leave; otherwise"
+        " taking it back would lose messages. Go back with rmqpy upgrade leave; otherwise"
         " plan again"
     )
 

@@ -22,12 +22,21 @@ from rmqpy.upgrade.steps.preconditions import (
     BEFORE_SWITCH,
     refuse_findings,
 )
-from rmqpy.upgrade.steps.states import AlignStep, GroupState, LeaveStep, detect, load_step
+from rmqpy.upgrade.steps.states import (
+    AlignStep,
+    GroupState,
+    LeaveStep,
+    detect,
+    is_controlled,
+    load_step,
+)
 
 ALIGN = ("m0001_baseline", "m0002_align")
 SWITCH = ("m0003_seal", "m0004_join")
 LEAVE = ("m0006_leave",)
 CONTROLLER = ("m0007_controller",)
+LEAVE_CONTROLLER = ("m0008_leave_controller",)
+WAYS_BACK = (LEAVE, LEAVE_CONTROLLER)
 
 
 def plan_alignment(context: PlanContext) -> Plan:
@@ -141,12 +150,19 @@ def _before_switch(state: GroupState) -> str:
     if state in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
         return "rmqpy upgrade leave makes a classic log of their entries first"
     if state is GroupState.CONTROLLED:
-        return "they belong to a controller; rmqpy upgrade rollback takes that back"
+        return "they belong to a controller; rmqpy upgrade rollback or leave takes that back"
     return "rmqpy upgrade plan and apply align them first"
 
 
 def plan_leaving(context: PlanContext) -> Plan:
     """Return the plan of the way back for the members of this host."""
+    if is_controlled(context.group):
+        return _plan_leaving_controller(context)
+    if context.options.reference is not None:
+        raise UpgradeRefusedError(
+            f"found --reference {context.options.reference}, expected none: in a DLedger group the"
+            " terms of the entries decide; leave it out, or give --cut-index"
+        )
     state = detect(context.group)
     if state not in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
         raise UpgradeRefusedError(
@@ -161,6 +177,24 @@ def plan_leaving(context: PlanContext) -> Plan:
     step = cast(LeaveStep, load_step("m0006_leave"))
     facts = {"state": state.value, **step.given_up(context), **_baseline(context)}
     return _plan(context, LEAVE, facts, [])
+
+
+def _plan_leaving_controller(context: PlanContext) -> Plan:
+    refuse_findings(context, BEFORE_ALIGNMENT, "the replicas cannot be one group")
+    if context.options.cut_index is not None:
+        raise UpgradeRefusedError(
+            f"found --cut-index {context.options.cut_index}, expected none: the log of a controller"
+            " group has no entries; leave it out"
+        )
+    reference = context.reference
+    facts = {
+        "state": GroupState.CONTROLLED.value,
+        "reference": reference.replica.name,
+        "why": reference.why,
+        **beyond_reference(context, context.group.replicas),
+        **_baseline(context),
+    }
+    return _plan(context, LEAVE_CONTROLLER, facts, context.merged.conflicts)
 
 
 def _baseline(context: PlanContext) -> dict[str, Any]:
@@ -179,7 +213,7 @@ def _baseline(context: PlanContext) -> dict[str, Any]:
 
 
 def _plan(
-    context: PlanContext, steps: Sequence[str], facts: dict[str, Any], conflicts: list[str]
+    context: PlanContext, steps: Sequence[str], facts: dict[str, Any], conflicts: Sequence[str]
 ) -> Plan:
     parts: dict[str, NodePlan] = {}
     for name in steps:

@@ -1,6 +1,8 @@
 """The choice of the reference: the replica whose log is the longest that contains every other.
 
-If no log contains all others, the logs have diverged, and only the operator can choose.
+If no log contains all others, the logs have diverged, and only the operator can choose. In a group
+with a controller of 5.x the newest epoch decides: its master was elected last, and what an older
+master has beyond that never reached it.
 """
 
 from __future__ import annotations
@@ -62,7 +64,34 @@ def choose_reference(group: Group, chosen: str | None = None) -> Reference:
             return Reference(candidate, why, others)
         if chosen:
             return Reference(candidate, "the operator's choice", others)
+    newest = _newest_epoch(group)
+    if newest is not None:
+        others = {
+            other.name: compare_logs(other, newest)
+            for other in group.replicas
+            if other is not newest
+        }
+        return Reference(newest, "its epoch is the newest that a controller gave", others)
     raise _diverged(group)
+
+
+def _newest_epoch(group: Group) -> Replica | None:
+    """Return the only replica with the newest epoch, or the longest of several whose logs are one
+    history; None if epochs do not decide.
+    """
+    epochs = {each.name: _last_epoch(each) for each in group.replicas}
+    newest = max(epochs.values())
+    if newest < 0 or len(set(epochs.values())) == 1:
+        return None
+    found = [each for each in group.replicas if epochs[each.name] == newest]
+    longest = max(found, key=lambda each: classic_log(each).end)
+    relations = {compare_logs(each, longest).relation for each in found}
+    return longest if relations <= {Relation.EQUAL, Relation.SHORTER} else None
+
+
+def _last_epoch(replica: Replica) -> int:
+    facts = replica.survey().manifest.facts.get("controller") or {}
+    return max((each["number"] for each in facts.get("epochs", ())), default=-1)
 
 
 def _why(others: dict[str, LogComparison]) -> str:

@@ -85,6 +85,17 @@ def detect(group: Group) -> GroupState:
     return GroupState.DIVERGED
 
 
+def is_controlled(group: Group) -> bool:
+    """Return whether a controller of 5.x elects the master of a group with a classic log, or has
+    done so.
+    """
+    modes = {group.mode(replica) for replica in group.replicas}
+    return not modes & {Mode.JOINED, Mode.DLEDGER} and any(
+        survey.manifest.facts.get("controller") or survey.setting("enableControllerMode") == "true"
+        for survey in group.surveys
+    )
+
+
 def load_step(name: str) -> Step:
     """Return a migration by the name of its module."""
     _make_importable()

@@ -6,7 +6,7 @@ configuration that its own host will write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from attrs import evolve
 
@@ -23,18 +23,22 @@ Keys = Mapping[str, str]
 
 
 def check_written(
-    context: PlanContext, keys: Mapping[str, Keys], checks: Mapping[str, ConfigCheck]
+    context: PlanContext,
+    keys: Mapping[str, Keys],
+    checks: Mapping[str, ConfigCheck],
+    without: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Run ``checks`` on the present configurations with ``keys``, by replica; return the notes.
+    """Run ``checks`` on the present configurations with ``keys``, by replica, and without the keys
+    of ``without``; return the notes.
 
     Raise UpgradeRefusedError with everything that is wrong.
     """
     surveys = [
-        evolve(survey, config={**survey.config, **keys[survey.name]})
+        evolve(survey, config={**_kept(survey.config, without), **keys[survey.name]})
         for survey in context.group.surveys
         if survey.config is not None and survey.name in keys
     ]
-    wrong = [text for name in keys if (text := _fault_of(context, name, keys[name]))]
+    wrong = [text for name in keys if (text := _fault_of(context, name, keys[name], without))]
     found: list[CheckFinding] = []
     if not wrong:
         found = [each for check in checks.values() for each in check(surveys)]
@@ -49,14 +53,18 @@ def check_written(
     return tuple(dict.fromkeys(each.sentence for each in found))
 
 
-def _fault_of(context: PlanContext, name: str, keys: Keys) -> str | None:
+def _kept(config: Keys, without: Collection[str]) -> Keys:
+    return {key: value for key, value in config.items() if key not in without}
+
+
+def _fault_of(context: PlanContext, name: str, keys: Keys, without: Collection[str]) -> str | None:
     """Return why a broker would refuse the file of a replica of this host, or None."""
     if name not in [replica.name for replica in context.on_this_host]:
         return None
     survey = context.group.survey(name)
     if survey.config_path is None:
         return None
-    text = rewritten_config(context.files, survey, keys)
+    text = rewritten_config(context.files, survey, keys, without)
     home = {"HOME": survey.root}  # The default of storePathRootDir: the given directory counts.
     try:
         parse_broker_configuration(text, survey.config_path, home)

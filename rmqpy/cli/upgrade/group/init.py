@@ -88,14 +88,18 @@ def _init(options: argparse.Namespace) -> int:
 
 
 def _found(options: argparse.Namespace, text: str) -> FoundBroker:
-    """Return the configuration of a broker. Raise ConfigError for one that it would refuse."""
+    """Return the configuration of a broker. Raise ConfigError for one that it would refuse, unless
+    only because of its controller: ``leave`` writes one without.
+    """
     from rmqpy.config.loading import parse_broker_configuration
     from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
     from rmqpy.upgrade.group.proposal import FoundBroker
+    from rmqpy.upgrade.plan.configuration import ONLY_WITH_A_CONTROLLER, rewritten
 
     host, path, raw, home = _read(options, text)
     content = decode_properties_bytes(raw)
-    loaded = parse_broker_configuration(content, path, home).configuration
+    alone = rewritten(content, {}, ONLY_WITH_A_CONTROLLER)
+    loaded = parse_broker_configuration(alone, path, home).configuration
     root = loaded.store.store_path_root_dir
     return FoundBroker(
         host=host,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FLAGS: Final = frozenset(("--dry-run", "--full"))
 TEXTS: Final = frozenset(
     ("--format", "--group", "--node", "--peers", "--self-id", "--give-up", "--role", "--reader")
-    + ("--cut-index", "--to", "--controllers")
+    + ("--cut-index", "--to", "--controllers", "--reference")
 )
 """The options whose value names no file."""
 VERBS: Final = frozenset(("apply", "switch", "leave", "rollback", "finalize"))

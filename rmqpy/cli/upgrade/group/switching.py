@@ -84,8 +84,9 @@ def plan_leaving_of_hosts(
     for member in group.file.linked:
         words = ["leave", *long_form(group.file, member), "--reader", options.reader]
         words += [word for text in options.role for word in ("--role", text)]
-        for name, value in (("--cut-index", options.cut_index), ("--give-up", options.give_up)):
-            words += [name, str(value)] if value is not None else []
+        for name in ("cut_index", "give_up", "reference"):
+            value = getattr(options, name)
+            words += [f"--{name.replace('_', '-')}", str(value)] if value is not None else []
         tree: dict[str, Any] = run_there(options, member, words, context.group.replicas)
         plans.append(Plan.from_json(tree))
     parts = {part.replica: part for plan in plans for part in plan.nodes}
