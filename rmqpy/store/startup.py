@@ -31,7 +31,7 @@ from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.lost_heads import queues_without_head
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.queues.table import ConsumeQueueTable
-from rmqpy.store.unread_data import check_no_unread
+from rmqpy.store.unread.data import check_no_unread
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
 DISPATCHED_AT_START = 32 << 20
@@ -92,7 +92,7 @@ def _start_locked(
     files, settings = context.files, context.settings
     _check_own_format(files, paths)
     check_no_unfinished_upgrade(files, paths.root)
-    unread = check_no_unread(files, paths.root, accept=settings.rmqpy_accept_unread_data)
+    unread = check_no_unread(files, paths, accept=settings.rmqpy_accept_unread_data)
     checkpoint = StoreCheckpoint(
         files, paths.checkpoint, context.clock.now_ms(), paths.own_dispatched
     )

@@ -52,7 +52,7 @@ TAKEN: Final = {
         "store/ledger/test_entry_store.py"
         "::test_a_group_of_one_does_not_cut_off_an_entry_that_was_on_the_disk"
     ),
-    "store/unread_data.py: {}": (
+    "store/unread/data.py: {}": (
         "store/test_unread_data.py::test_timer_messages_that_wait_are_refused_or_accepted_by_name"
     ),
     "store/upgrade_guard.py: an upgrade that is half done": (

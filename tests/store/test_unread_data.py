@@ -15,7 +15,8 @@ from rmqpy.cli import main
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.store.unread_data import find_unread
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.unread.data import find_unread
 from rmqpy.testing.memory_files import MemoryFiles
 
 ROOT = "/store"
@@ -27,6 +28,10 @@ def rig(make_rig: type[MemoryRig]) -> MemoryRig:
     rig = make_rig(flag=False)
     rig.write(*range(20))
     return rig
+
+
+def paths(root: Path) -> StorePaths:
+    return StorePaths(str(root), f"{root}/commitlog")
 
 
 def refused(rig: MemoryRig) -> StoreError:
@@ -105,7 +110,10 @@ def test_a_wheel_from_which_everything_was_delivered_is_harmless(
 
 def found(files: MemoryFiles) -> list[tuple[str, str]]:
     """Return path and finding of everything unread."""
-    return [(each.path, each.found) for each in find_unread(files, ROOT)]
+    return [
+        (each.path, each.found)
+        for each in find_unread(files, StorePaths(ROOT, f"{ROOT}/commitlog"))
+    ]
 
 
 def queue(files: MemoryFiles, topic: str, queue_id: int, units: int) -> None:
@@ -134,14 +142,14 @@ def test_pop_records_behind_the_reviver_are_found() -> None:
     assert not found(files)
     queue(files, topic, 0, 10)
     queue(files, topic, 3, 4)
-    table = b'{"offsetTable":{"%s@CID_RMQ_SYS_REVIVE_GROUP":{0:10,3:%d}}}'
-    files.put(f"{ROOT}/config/consumerOffset.json", table % (topic.encode(), 4))
+    table = b'{"offsetTable":{"%s@CID_RMQ_SYS_REVIVE_GROUP":{0:9,3:%d}}}'
+    files.put(f"{ROOT}/config/consumerOffset.json", table % (topic.encode(), 3))
     assert not found(files)
     files.put(f"{ROOT}/config/consumerOffset.json", table % (topic.encode(), 1))
     assert found(files) == [
         (
             f"{ROOT}/consumequeue/{topic}",
-            "3 POP records of messages that may not be acknowledged",
+            "2 POP messages that were received and not acknowledged",
         )
     ]
     files.put(f"{ROOT}/config/consumerOffset.json", b"damaged")
@@ -153,13 +161,14 @@ def test_rocksdb_and_other_logs_are_refused(rig: MemoryRig) -> None:
     for path in (
         "consumequeue/CURRENT",
         "config/consumerOffsets/CURRENT",
-        "kvStore/CURRENT",
+        "kvStore/000004.log",
         "batchconsumequeue/T/0/00000000000000000000",
         "compaction/compactionLog/T/0/00000000000000000000",
     ):
+        rig.files.put(f"{ROOT}/kvStore/CURRENT", b"MANIFEST-000004\n")  # Alone it is empty.
         rig.files.put(f"{ROOT}/{path}", b"MANIFEST-000004\n")
         fault = refused(rig)
-        folder = path.rpartition("/CURRENT")[0] or path.partition("/T/")[0]
+        folder = path.partition("/T/" if "/T/" in path else "/0" if "kv" in path else "/CURRENT")[0]
         assert fault.path == f"{ROOT}/{folder}"
         rig.files.unlink(f"{ROOT}/{path}")
     rig.open().shutdown()
@@ -171,7 +180,7 @@ def test_a_golden_store_of_5_3_3_has_nothing_that_is_not_read(
     """Its wheel is empty, and a compaction folder has only a checkpoint."""
     root = golden_copy("A-classic-clean-v533") / "store"
     assert (root / "timerwheel").exists() and (root / "compaction").exists()
-    assert find_unread(OsFileSystem(), str(root)) == []
+    assert find_unread(OsFileSystem(), paths(root)) == []
 
 
 @pytest.mark.parametrize(
@@ -215,7 +224,7 @@ def test_every_tool_reports_what_a_start_refuses(
         assert ("FINDING [tables-readable] n0: DATA_UNREAD" in out) is (code == 2), out
         assert "DATA_UNREAD" in out
     (root / "brokerIdentity").write_bytes(CONTROLLER["brokerIdentity"])
-    assert {each.path.rpartition("/")[2] for each in find_unread(OsFileSystem(), str(root))} == {
+    assert {each.path.rpartition("/")[2] for each in find_unread(OsFileSystem(), paths(root))} == {
         finding.file
         for finding in read_facts(OsFileSystem(), str(root)).findings
         if finding.code is FindingCode.DATA_UNREAD

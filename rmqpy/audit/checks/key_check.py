@@ -168,8 +168,10 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
     """Derive the number of slots.
 
     The first entry belongs to the message at ``beginPhyOffset`` and has no predecessor, and the
-    slot of the last entry must lead to it.
+    slot of the last entry must lead to it. If the log starts at 0, other places may look like that
+    too; the right one has as many used slots as the header says.
     """
+    fallback: int | None = None
     needle = header.begin_offset.to_bytes(8)
     data = bytes(view)
     at = layout.INDEX_HEADER_SIZE - 1
@@ -186,9 +188,14 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
         last = table.entry_end - 1
         key_hash, *_ = table.entry(last)
         position = layout.INDEX_HEADER_SIZE + key_hash % slots * layout.INDEX_SLOT_SIZE
-        if INDEX_SLOT.unpack_from(view, position)[0] == last:
+        if INDEX_SLOT.unpack_from(view, position)[0] != last:
+            continue
+        slots_end = layout.INDEX_HEADER_SIZE + slots * layout.INDEX_SLOT_SIZE
+        used = INDEX_SLOT.iter_unpack(view[layout.INDEX_HEADER_SIZE : slots_end])
+        if sum(number != 0 for (number,) in used) == header.slot_count:
             return slots
-    return None
+        fallback = slots if fallback is None else fallback
+    return fallback
 
 
 WalkTable = Callable[[IndexTable, int, int], IndexSums]

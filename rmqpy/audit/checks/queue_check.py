@@ -53,14 +53,13 @@ class QueueCheck:
         yield list(self._without_files())
 
     def _without_files(self) -> Iterable[Finding]:
-        batch = {name for name in self.directory.strays if "batchconsumequeue" in name}
         for key, tally in sorted(self.queues.items()):
             units = self.units(*key)
-            if units is not None or not tally.count or batch:
+            topic = java_text(key[0])
+            if units is not None or not tally.count or not self.directory.needs_queue_files(topic):
                 continue
             if tally.next_queue_offset < 0:
                 continue  # Inner batches have queues of another kind.
-            topic = java_text(key[0])
             yield Finding(
                 code=FindingCode.UNIT_MISSING,
                 file=f"consumequeue/{topic}/{key[1]}",

@@ -24,6 +24,7 @@ from rmqpy.audit.facts.controller_files import ControllerFacts
 from rmqpy.audit.facts.small_files import Checkpoint, ConfigTable, LedgerState
 from rmqpy.audit.scan.findings import Finding, json_value
 from rmqpy.audit.scan.queue_units import QueueBounds
+from rmqpy.store.unread.data import UnreadData
 
 __all__ = ["IndexFacts", "LogFacts", "Mode", "Opener", "RecordFacts", "StoreFacts", "TailKind"]
 
@@ -154,6 +155,8 @@ class StoreFacts:
     tables: tuple[ConfigTable, ...] = ()
     controller: ControllerFacts | None = None
     """The files of a broker whose master a controller of 5.x elects."""
+    unread: tuple[UnreadData, ...] = ()
+    """Data of 5.x that rmqpy does not read."""
     openers: tuple[Opener, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
     """Findings that need no scan of the logs: files, sizes, tails, small files."""

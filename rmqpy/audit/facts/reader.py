@@ -31,7 +31,7 @@ from rmqpy.codec.units import IndexHeader, index_file_size
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
-from rmqpy.store.unread_data import find_unread
+from rmqpy.store.unread.data import find_unread
 
 __all__ = ["FindLockOwner", "read_facts"]
 
@@ -65,7 +65,7 @@ class _FactsReader:
         self.directory = directory
         self.settings = settings
         self.running = holder(directory.paths.lock) is not None
-        self.unread = find_unread(files, directory.root)
+        self.unread = find_unread(files, directory.paths)
         self.findings: list[Finding] = []
 
     def read(self) -> StoreFacts:
@@ -113,10 +113,11 @@ class _FactsReader:
             index=tuple(self._index()),
             tables=tables,
             controller=read_controller_facts(files, directory.root),
+            unread=tuple(self.unread),
             openers=(),
             findings=tuple(sorted(self.findings)),
         )
-        return evolve(facts, openers=openers_of(facts, self._format(), self.unread))
+        return evolve(facts, openers=openers_of(facts, self._format()))
 
     def _find(self, code: FindingCode, path: str, found: str = "", expected: str = "") -> None:
         file = self.directory.relative(path)

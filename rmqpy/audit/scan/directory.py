@@ -17,6 +17,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.unread.rocksdb import is_rocksdb
 
 __all__ = [
     "LedgerFolder",
@@ -135,6 +136,10 @@ class StoreDirectory:
     config_files: tuple[LogFile, ...] = ()
     queue_extensions: tuple[LogFile, ...] = ()
     """The files of ``consumequeue_ext``, which Java writes with enableConsumeQueueExt=true."""
+    queues_in_rocksdb: bool = False
+    """Whether 5.x keeps consume queues in RocksDB: then there may be none in files."""
+    batch_topics: frozenset[str] = frozenset()
+    """The topics of 5.x whose queues are in ``batchconsumequeue``, and not in files like others."""
     strays: tuple[str, ...] = ()
     own_self_id: str | None = field(default=None)
 
@@ -153,6 +158,10 @@ class StoreDirectory:
         ledger = self.ledger
         logs = (self.classic, ledger.data) if ledger else (self.classic,)
         return tuple(segments for segments in logs if segments)
+
+    def needs_queue_files(self, topic: str) -> bool:
+        """Return whether messages of a topic must have units in the files of a consume queue."""
+        return not self.queues_in_rocksdb and topic not in self.batch_topics
 
     def relative(self, path: str) -> str:
         """Return ``path`` as reports show it: relative to the root if it is below the root."""
@@ -223,6 +232,8 @@ class _Reader:
             index_files=index_files,
             config_files=config_files,
             queue_extensions=tuple(self._extensions()),
+            queues_in_rocksdb=is_rocksdb(self.files, paths.consume_queue),
+            batch_topics=frozenset(self.files.list_dir(f"{self.root}/batchconsumequeue")),
             strays=tuple(self.strays),
             own_self_id=self.settings.dledger_self_id if self.settings else None,
         )
@@ -262,9 +273,11 @@ class _Reader:
             )
 
     def _queues(self, folder: str) -> Iterator[QueueFolder]:
+        in_rocksdb = is_rocksdb(self.files, folder)
         for topic in self.files.list_dir(folder):
             if not self.files.is_dir(f"{folder}/{topic}"):
-                self.strays.append(f"{folder}/{topic}")
+                if not in_rocksdb:
+                    self.strays.append(f"{folder}/{topic}")
                 continue
             for name in self.files.list_dir(f"{folder}/{topic}"):
                 path = f"{folder}/{topic}/{name}"
@@ -286,6 +299,8 @@ class _Reader:
     def _plain(self, folder: str, kind: type[int] | type[str]) -> Iterator[LogFile]:
         for name in self.files.list_dir(folder):
             path = f"{folder}/{name}"
+            if kind is str and is_rocksdb(self.files, path):
+                continue  # A table of 5.x: the list of unread data names it.
             if self.files.is_dir(path) or (kind is int and not name.isdigit()):
                 self.strays.append(path)
             else:

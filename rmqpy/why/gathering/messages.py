@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.model.near_names import did_you_mean
-from rmqpy.store.unread_data import REVIVE_GROUP, REVIVE_TOPIC_PREFIX
+from rmqpy.store.unread.pop import REVIVE_GROUP, REVIVE_TOPIC_PREFIX
 from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.message_copies import CopyKind, WhereResult
 from rmqpy.why.questions.message_facts import (

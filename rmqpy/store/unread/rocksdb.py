@@ -1,0 +1,22 @@
+"""Recognises a RocksDB by its files. Its content is not read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqpy.model.files import FileSystem
+
+_MARK: Final = "CURRENT"
+
+
+def is_rocksdb(files: FileSystem, folder: str) -> bool:
+    """Return whether a folder holds a RocksDB, which may be empty."""
+    return files.exists(f"{folder}/{_MARK}")
+
+
+def has_rocksdb_data(files: FileSystem, folder: str) -> bool:
+    """Return whether a folder holds a RocksDB with anything in its tables or in its log."""
+    return is_rocksdb(files, folder) and any(
+        name.endswith(".sst") or (name.endswith(".log") and files.size_of(f"{folder}/{name}") > 0)
+        for name in files.list_dir(folder)
+    )

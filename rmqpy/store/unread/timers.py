@@ -1,0 +1,190 @@
+"""Which timer messages of a store wait (:mod:`rmqpy.codec.timers` has the format of the files).
+
+A message waits if its slot has not been delivered, or if it is in the timer topic and not in the
+wheel yet. The wheel on disk may lack units that were written after its last flush: Java finds them
+in the timer log at the next start, and so does this reader. For an empty or missing wheel it reads
+the whole timer log. A message that another one has taken back does not wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from attrs import define, field
+
+from rmqpy.codec.properties import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
+from rmqpy.codec.timers import (
+    DEFAULT_PRECISION_MS,
+    SLOT_SIZE,
+    TIMER_UNIT_SIZE,
+    TimerCheck,
+    TimerSlot,
+    TimerUnit,
+    decode_slots,
+    decode_timer_check,
+    decode_timer_unit,
+)
+from rmqpy.model.message import StoredMessage
+from rmqpy.store.unread.raw_log import RawFiles, RawLog, numbered_files
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+TAKES_BACK: Final = "TIMER_DEL_UNIQKEY"
+"""The property with the unique key of the message that this one takes back."""
+
+_PAGE: Final = 4096 // SLOT_SIZE * SLOT_SIZE
+
+
+@define(slots=True)
+class WaitingTimers:
+    """What waits, by the own topic of the messages. ``unread`` counts messages whose unit or record
+    is not there, ``first_ms`` is the time of the first slot with any.
+    """
+
+    topics: dict[str, int] = field(factory=dict)
+    unread: int = 0
+    first_ms: int | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(self.topics.values()) + self.unread
+
+    def add(self, topic: str | None, slot_ms: int | None = None) -> None:
+        if topic is None:
+            self.unread += 1
+        else:
+            self.topics[topic] = self.topics.get(topic, 0) + 1
+        if slot_ms is not None:
+            self.first_ms = min(slot_ms, slot_ms if self.first_ms is None else self.first_ms)
+
+
+@define(slots=True)
+class TimerReader:
+    """Reads the timers of one store. ``set_apart`` are prefixes of topics whose messages are not
+    counted, but kept in ``apart``: POP keeps its own records in the wheel.
+    """
+
+    log: RawLog
+    set_apart: str
+    apart: list[StoredMessage] = field(factory=list, init=False)
+    _check: TimerCheck = field(init=False)
+    _timer_log: RawFiles = field(init=False)
+    _names: dict[int, str] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        files, root = self.log.files, self.log.paths.root
+        path = f"{root}/config/timercheck"
+        self._check = decode_timer_check(files.read_bytes(path) if files.exists(path) else b"")
+        self._timer_log = RawFiles(files, numbered_files(files, f"{root}/timerlog"))
+
+    @property
+    def wheel(self) -> str:
+        return f"{self.log.paths.root}/timerwheel"
+
+    def in_wheel(self) -> WaitingTimers:
+        """Return what is in the wheel, or in the timer log and found there at the next start."""
+        waiting = WaitingTimers()
+        chains: dict[int, dict[int, TimerUnit]] = {}
+        is_empty = True
+        for slot in self._slots():
+            is_empty = False
+            unit = self._unit(slot.last)
+            if unit is None:
+                if slot.ticks * DEFAULT_PRECISION_MS >= self._check.read_to_ms:
+                    waiting.unread += max(slot.number, 0)
+                continue
+            while unit is not None and unit.slot_ms >= self._check.read_to_ms:
+                chain = chains.setdefault(unit.slot_ms, {})
+                if unit.physical_offset in chain:
+                    break
+                chain[unit.physical_offset] = unit
+                unit = self._unit(unit.previous)
+        for unit in self._units_from(0 if is_empty else self._check.flushed_to):
+            if unit.slot_ms >= self._check.read_to_ms:
+                chains.setdefault(unit.slot_ms, {})[unit.physical_offset] = unit
+        for slot_ms, chain in chains.items():
+            self._add(waiting, slot_ms, list(chain.values()))
+        return waiting
+
+    def before_wheel(self) -> WaitingTimers:
+        """Return what is in the queue of the timer topic only."""
+        waiting = WaitingTimers()
+        for message in self.log.messages(TIMER_TOPIC, 0, self._check.taken):
+            topic = message.properties.get(PROPERTY_REAL_TOPIC) if message is not None else None
+            if message is not None and topic is not None and topic.startswith(self.set_apart):
+                self.apart.append(message)
+            elif message is None or TAKES_BACK not in message.properties:
+                waiting.add(topic)
+        return waiting
+
+    def _slots(self) -> Iterator[TimerSlot]:
+        files = self.log.files
+        if not files.exists(self.wheel) or files.size_of(self.wheel) < SLOT_SIZE:
+            return
+        file = files.open_readonly(self.wheel)
+        try:
+            view = file.view
+            end = min(file.data_end(0) + _PAGE, len(view))
+            empty = bytes(_PAGE)
+            for start in range(0, end, _PAGE):
+                page = bytes(view[start : start + _PAGE])
+                if page != empty[: len(page)]:
+                    yield from decode_slots(page)
+            view.release()
+        finally:
+            file.close()
+
+    def _unit(self, position: int) -> TimerUnit | None:
+        if position < 0:
+            return None
+        return decode_timer_unit(self._timer_log.read(position, TIMER_UNIT_SIZE))
+
+    def _units_from(self, position: int) -> Iterator[TimerUnit]:
+        """Yield the units of the timer log from a position on."""
+        starts = [first for first, _ in self._timer_log.parts if first > position]
+        while True:
+            unit = self._unit(position)
+            if unit is not None:
+                yield unit
+                position += TIMER_UNIT_SIZE
+            elif starts:
+                position = starts.pop(0)  # The rest of a file is a filler.
+            else:
+                return
+
+    def _add(self, waiting: WaitingTimers, slot_ms: int, units: list[TimerUnit]) -> None:
+        """Count the units of one slot, without those that are taken back in it."""
+        taken_back: set[str | None] = set()
+        for unit in units:
+            if unit.takes_back:
+                message = self.log.record(unit.physical_offset)
+                if message is not None:
+                    taken_back.add(message.properties.get(TAKES_BACK))
+        for unit in units:
+            if unit.takes_back:
+                continue
+            topic = self._topic_of(unit)
+            if topic is not None and topic.startswith(self.set_apart):
+                message = self.log.record(unit.physical_offset)
+                if message is not None:
+                    self.apart.append(message)
+                continue
+            if taken_back:
+                message = self.log.record(unit.physical_offset)
+                if message is not None and message.properties.get(PROPERTY_UNIQ_KEY) in taken_back:
+                    continue
+            waiting.add(topic, slot_ms)
+
+    def _topic_of(self, unit: TimerUnit) -> str | None:
+        """Return a message's own topic; only the first record of a topic is read. Return None if
+        the record is not in the log: it may have been cut off after the unit was written.
+        """
+        if not self.log.has_record(unit.physical_offset, unit.size):
+            return None
+        name = self._names.get(unit.topic_hash)
+        if name is None:
+            message = self.log.record(unit.physical_offset)
+            name = message.properties.get(PROPERTY_REAL_TOPIC) if message is not None else None
+            if name is not None:
+                self._names[unit.topic_hash] = name
+        return name

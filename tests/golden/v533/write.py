@@ -1,0 +1,276 @@
+"""Write the golden stores of RocketMQ 5.3.3 that hold what only 5.x has (tests/golden/README.md).
+
+Run ``python tests/golden/v533/write.py FOLDER [NAME...]`` from the top of the project. It needs
+Java and GNU tar, and Maven for the first run; it writes ``NAME.tar.xz`` and ``NAME.json.xz`` to
+FOLDER. Nothing here imports a reader of rmqpy: what the stores contain is known from the Java
+client alone.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from attrs import define, field
+
+from rmqpy.testing.java import JavaHome, JavaSite
+from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
+from rmqpy.testing.processes import BrokerSpec, ServerProcess
+
+VERSION = "5.3.3"
+SMALL = {
+    "mappedFileSizeTimerLog": "1100",
+    "mapperFileSizeBatchConsumeQueue": "4600",
+    "compactionMappedFileSize": "65536",
+    "compactionCqMappedFileSize": "4600",
+    "timerRollWindowSlot": "3600",
+}
+"""Sizes of files in bytes; timer messages roll at an hour."""
+LONG_TOPIC = "a-topic-of-a-hundred-letters-" + 71 * "t"
+LONG_GROUP = "a-group-of-forty-letters-" + 15 * "g"
+"""Their retry topic of POP has more than 127 letters: its messages are records of version 2."""
+ROLES_WAIT_S = 60
+
+
+@define
+class Scene:
+    """One archive: a name server, brokers below ``stores``, and what the client printed."""
+
+    name: str
+    work: Path
+    home: JavaHome
+    ports: list[PortBlock] = field(factory=list)
+    settings: dict[str, Mapping[str, str]] = field(factory=dict)
+    events: dict[str, list[list[str]]] = field(factory=dict)
+    namesrv: str = ""
+    server: ServerProcess | None = None
+
+    @property
+    def stores(self) -> Path:
+        return self.work / "stores" / self.name
+
+    @property
+    def site(self) -> JavaSite:
+        return JavaSite(self.work / "java", self.home)
+
+    def port(self, count: int = 1) -> PortBlock:
+        self.ports.append(free_port_block(count))
+        return self.ports[-1]
+
+    def start_names(self, controller: int = 0) -> None:
+        port = self.port().first
+        site = self.site
+        self.server = (
+            site.controller("ns", port, controller) if controller else site.namesrv("ns", port)
+        )
+        self.server.start()
+        self.namesrv = self.server.address
+
+    def broker(self, node: str, settings: Mapping[str, str]) -> ServerProcess:
+        self.settings[node] = {**SMALL, **settings}
+        spec = BrokerSpec(
+            port=self.port(BROKER_PORT_COUNT).broker_port,
+            namesrv=self.namesrv,
+            broker_name="golden",
+            store=self.stores / node,
+            settings=self.settings[node],
+        )
+        server = self.site.broker(node, spec)
+        server.ready_timeout_s = ROLES_WAIT_S
+        return server
+
+    def write(self, node: str, broker: ServerProcess, *commands: str) -> None:
+        """Run the client's commands; what it printed goes into the manifest."""
+        java = [*self.home.java(), *self.site.jvm.words()]
+        java += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true"]
+        classes = self.work / "classes"
+        path = os.pathsep.join([str(classes), f"{self.home.libraries()}/*"])
+        words = [*java, "-cp", path, "Writer", self.namesrv, broker.address, *commands]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+        lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
+        self.events.setdefault(node, []).extend(lines)
+        if done.returncode:
+            raise SystemExit(f"{self.name}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def timers(scene: Scene) -> None:
+    """Delivered, waiting, rolled and cancelled timers; a stop, a kill, and a wheel that lags."""
+    scene.start_names()
+    settings: dict[str, str] = {}
+    for node, commands in {
+        "clean": ("timer Timer 3 2", "timer Timer 30 1200", "timer Timer 2 7200"),
+        "killed": ("timer Timer 3 2", "timer Timer 25 1200"),
+        "lagging": ("timer Timer 4 600",),
+    }.items():
+        if node == "lagging":
+            settings = {"timerStopEnqueue": "true"}
+        broker = scene.broker(node, settings).start()
+        topics = ("topic Timer", "send Timer 3", *commands)
+        if node == "clean":
+            topics += ("timer Timer 1 1800 cancel",)
+        scene.write(node, broker, *topics, "wait 6")
+        broker.kill() if node == "killed" else broker.stop()
+
+
+def pop(scene: Scene) -> None:
+    """Acknowledged, waiting and revived POP messages: in the log, and in RocksDB."""
+    scene.start_names()
+    kv = {"popConsumerKVServiceInit": "true", "popConsumerKVServiceEnable": "true"}
+    for node, settings in {"log": {}, "kv": kv}.items():
+        broker = scene.broker(node, settings).start()
+        scene.write(
+            node,
+            broker,
+            f"topic {LONG_TOPIC}",
+            f"send {LONG_TOPIC} 12",
+            f"pop {LONG_TOPIC} {LONG_GROUP} 4 6 1",  # Three messages return after six seconds.
+            "wait 15",
+            f"pop {LONG_TOPIC} another 5 3600 2",
+            f"pop {LONG_TOPIC} third 5 20 0",
+            "wait 3",
+        )
+        broker.stop()
+
+
+def acknowledged(scene: Scene) -> None:
+    """POP without anything that waits."""
+    scene.start_names()
+    broker = scene.broker("log", {}).start()
+    scene.write("log", broker, "topic Pop", "send Pop 6", "pop Pop group 6 6 6", "wait 15")
+    broker.stop()
+
+
+def rocksdb(scene: Scene) -> None:
+    """Consume queues and tables in RocksDB; in "both" the queues are files too."""
+    scene.start_names()
+    stored = {"storeType": "defaultRocksDB"}
+    for node, settings in {
+        "queues": stored,
+        "both": {"rocksdbCQDoubleWriteEnable": "true"},
+    }.items():
+        broker = scene.broker(node, settings).start()
+        scene.write(node, broker, "topic Rocks", "send Rocks 40", "wait 2")
+        broker.stop()
+
+
+def queues(scene: Scene) -> None:
+    """Light queues, batch consume queues, and a compaction topic."""
+    scene.start_names()
+    broker = scene.broker("store", {"enableLmq": "true", "enableMultiDispatch": "true"}).start()
+    scene.write(
+        "store",
+        broker,
+        "topic Light",
+        "send Light 3",
+        "send Light 4 INNER_MULTI_DISPATCH=%LMQ%one,%LMQ%two",
+        "send Light 2 INNER_MULTI_DISPATCH=%LMQ%one",
+        "topic Batch queue.type=BatchCQ",
+        "batch Batch 5",
+        "send Batch 2",
+        "batch Batch 7",
+        "topic Compact cleanup.policy=COMPACTION",
+        "send Compact 30",
+        "topic Plain",
+        "send Plain 5",
+        "wait 3",
+    )
+    broker.stop()
+
+
+def tiered(scene: Scene) -> None:
+    """A store whose messages are copied to files of the tiered store."""
+    scene.start_names()
+    settings = {
+        "messageStorePlugIn": "org.apache.rocketmq.tieredstore.TieredMessageStore",
+        "tieredBackendServiceProvider": "org.apache.rocketmq.tieredstore.provider.PosixFileSegment",
+        "tieredStoreFilePath": str(scene.work / "tier"),
+        "tieredStorageLevel": "FORCE",
+        "tieredStoreGroupCommitTimeout": "1000",
+        "tieredStoreGroupCommitCount": "1",
+        "tieredStoreGroupCommitSize": "1",
+        "tieredStoreConsumeQueueMaxSize": "65536",
+        "tieredStoreCommitLogMaxSize": "65536",
+        "tieredStoreIndexFileMaxHashSlotNum": "100",
+        "tieredStoreIndexFileMaxIndexNum": "400",
+    }
+    broker = scene.broker("store", settings).start()
+    scene.write("store", broker, "topic Tier", "send Tier 40", "wait 20")
+    broker.stop()
+
+
+def controller(scene: Scene) -> None:
+    """Two brokers of a controller: the first leads, is stopped, and returns after an election."""
+    controller_port = scene.port().first
+    scene.start_names(controller_port)
+    settings = {
+        "enableControllerMode": "true",
+        "controllerAddr": f"127.0.0.1:{controller_port}",
+        "inSyncReplicas": "1",
+    }
+    brokers = [scene.broker(node, settings) for node in ("n0", "n1")]
+    brokers[0].start()
+    brokers[1].start()
+    time.sleep(10)
+    scene.write("n0", brokers[0], "topic Elected", "send Elected 20", "wait 3")
+    brokers[0].stop()
+    time.sleep(15)
+    scene.write("n1", brokers[1], "send Elected 20")
+    brokers[0].start()
+    time.sleep(10)
+    brokers[0].stop()
+    brokers[1].stop()
+
+
+SCENES: dict[str, Callable[[Scene], None]] = {
+    "E-timers-v533": timers,
+    "F-pop-v533": pop,
+    "F-pop-acknowledged-v533": acknowledged,
+    "G-rocksdb-v533": rocksdb,
+    "H-queues-v533": queues,
+    "I-controller-v533": controller,
+    "J-tiered-v533": tiered,
+}
+
+
+def pack(scene: Scene, folder: Path, how: str) -> None:
+    archive = folder / f"{scene.name}.tar.xz"
+    tar = ["tar", "--sparse", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]
+    tar += ["-I", "xz -9e -T1", "-C", str(scene.stores.parent), "-cf", str(archive), scene.name]
+    subprocess.run(tar, check=True)
+    manifest = {
+        "rocketmq": VERSION,
+        "how": how,
+        "config": {node: dict(lines) for node, lines in scene.settings.items()},
+        "events": scene.events,
+    }
+    raw = json.dumps(manifest, indent=1, sort_keys=True).encode()
+    (folder / f"{scene.name}.json.xz").write_bytes(lzma.compress(raw))
+    print(scene.name, archive.stat().st_size, "bytes")
+
+
+def main(folder: Path, names: list[str]) -> None:
+    home = JavaHome(VERSION)
+    for name in names or SCENES:
+        with tempfile.TemporaryDirectory(prefix="golden-") as work:
+            scene = Scene(name, Path(work), home)
+            source = Path(__file__).with_name("Writer.java")
+            compile_words = ["javac", "-nowarn", "-cp", f"{home.libraries()}/*"]
+            compile_words += ["-d", str(scene.work / "classes"), str(source)]
+            subprocess.run(compile_words, check=True)
+            try:
+                SCENES[name](scene)
+            finally:
+                if scene.server is not None:
+                    scene.server.kill()
+            pack(scene, folder, (SCENES[name].__doc__ or "").splitlines()[0])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve(), sys.argv[2:])
