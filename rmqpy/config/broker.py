@@ -50,7 +50,8 @@ class BrokerSettings:
     auto_create_subscription_group: bool = key("autoCreateSubscriptionGroup", True, runtime=True,
         doc="Create an unknown consumer group when its first request arrives.")
     message_store_plug_in: str = key("messageStorePlugIn", "", effect=_REFUSED,
-        doc="Java classes that wrap the store; rmqpy cannot load them.")
+        doc="Java classes that wrap the store; rmqpy cannot load them. rmqpyPutMessageHooks checks "
+            "messages (docs/how-to/check-messages-with-a-hook.md).")
     msg_trace_topic_name: str = key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC",
         doc="Topic of message traces.")
     trace_topic_enable: bool = key("traceTopicEnable", False,

@@ -271,6 +271,9 @@ class StoreSettings:
         doc="rmqpy only: in a DLedger log, refuse messages (code 13) whose properties leave no "
             "room for the way back to a classic log; false: accept them, warn once, count them "
             "(messagesBlockingLeave in the runtime information).")
+    rmqpy_put_message_hooks: str | None = key("rmqpyPutMessageHooks", None,
+        doc="rmqpy only: entry points that see each message before it is stored, and may refuse it "
+            "(docs/how-to/check-messages-with-a-hook.md), separated by semicolons.")
     preferred_leader_id: str | None = key("preferredLeaderId", None,
         doc="Ids of the members that should lead when they can, separated by semicolons.")
     is_enable_batch_push: bool = key("isEnableBatchPush", False,

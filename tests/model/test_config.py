@@ -137,7 +137,7 @@ def test_an_invalid_value_is_refused_with_its_position_and_the_allowed_values(
         ("namesrvAddr", ";", "no address"),
         ("haTransferBatchSize", "4194304", "out of range"),
         ("storePathCommitLog", "/a,/b", "several directories is not supported"),
-        ("messageStorePlugIn", "com.example.Plug", "rmqpy cannot load them; allowed: nothing"),
+        ("messageStorePlugIn", "com.example.Plug", "rmqpy cannot load them. rmqpyPutMessageHooks"),
         ("securityMode", "safe", "allowed: compatible, secure"),
         ("tls.server.mode", "on", "allowed: disabled, permissive, enforcing"),
         ("innerClientAuthenticationCredentials", "{}", "accessKey and secretKey"),

@@ -101,6 +101,7 @@ OWN_STORE_KEYS = (
     "rmqpyCertificateKey",
     "rmqpyGroupSecret",
     "rmqpyGroupSecretFile",
+    "rmqpyPutMessageHooks",
     "rmqpyRefuseBlockingLeave",
 )
 OWN_SERVER_KEYS = (

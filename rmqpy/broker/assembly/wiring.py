@@ -11,6 +11,7 @@ The master services come last: they write messages in turns of the server.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -84,6 +85,8 @@ if TYPE_CHECKING:  # imported only where the feature is switched on
     from rmqpy.broker.assembly.metrics import Metrics
     from rmqpy.broker.processors.access_control import BrokerAccessControl
     from rmqpy.net.server.feed_api import Feed
+
+logger = logging.getLogger(__name__)
 
 INDEX_STEP_PERIOD_MS: Final = 10
 ROOM_PERIOD_MS: Final = 1000
@@ -316,6 +319,8 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     parser = SendRequestParser(
         identity=identity, topics=topics, groups=groups, clock=scheduler, pick_queue=deps.pick_queue
     )
+    if identity.store.rmqpy_put_message_hooks:
+        parser = _hooked(parser, identity.store.rmqpy_put_message_hooks)
     sends = SendProcessor(
         identity=identity,
         drafts=parser,
@@ -527,6 +532,24 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         limits=ResourceLimits(
             scheduler, lambda: Demand.of(identity.configuration, store.log, deps.files)
         ),
+    )
+
+
+def _hooked(parser: SendRequestParser, names: str) -> SendRequestParser:
+    """Return a parser whose messages pass the hooks ``names``. Raises ConfigError if one is missing
+    or cannot be loaded.
+    """
+    from rmqpy.broker.processors.put_hooks import HookedSendRequestParser, load_hooks
+
+    hooks = load_hooks(names)
+    logger.info("messages pass the put-message hooks %s before they are stored", ", ".join(hooks))
+    return HookedSendRequestParser(
+        identity=parser.identity,
+        topics=parser.topics,
+        groups=parser.groups,
+        clock=parser.clock,
+        pick_queue=parser.pick_queue,
+        hooks=hooks,
     )
 
 

@@ -155,7 +155,7 @@ class FastPathEligibility:
         self.allows_wait_false = self.marks == (*store.log.acknowledged(False),)
         self._needs_slaves = self._deps.replication.waits
         self._sends_from_ms = _NEVER_MS
-        if identity.is_writeable:
+        if identity.is_writeable and not identity.store.rmqpy_put_message_hooks:
             self._sends_from_ms = identity.broker_settings.start_accept_send_request_time_stamp
         return True
 

@@ -94,14 +94,14 @@ class SendRequestParser:
         """
         draft = self._draft(channel, header, self._check(header))
         queue_id = draft.queue_id
+        draft.flag = header.flag
+        draft.body = request.body
+        properties = self._properties(draft, _raw(header))
         self._dead_letter_if_exhausted(header, draft)
-        properties = decode_properties(_raw(header))
         properties[PROPERTY_CLUSTER] = self.identity.cluster
         if PROPERTY_WAIT in properties:
             draft.wait_store_ok = wait_store_msg_ok(properties)
             _move_wait(properties)
-        draft.flag = header.flag
-        draft.body = request.body
         if _REROUTING.isdisjoint(properties) or not self._rerouted(draft, properties):
             if draft.sys_flag:
                 self._check_type(draft)
@@ -247,6 +247,10 @@ class SendRequestParser:
             )
 
     # Drafts
+
+    def _properties(self, draft: OutgoingMessage, raw: bytes) -> dict[str, str]:
+        """Return the properties of a single message, which ``draft`` does not have yet."""
+        return decode_properties(raw)
 
     def _dead_letter_if_exhausted(self, header: AnySendHeader, draft: OutgoingMessage) -> None:
         """Turn a message that has used up the retries of its group into a dead letter."""
