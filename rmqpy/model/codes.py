@@ -126,6 +126,7 @@ class RequestCode(IntEnum):
     RMQPY_CHANGE_ROLE = 71006
     RMQPY_SWITCH = 71007
     RMQPY_PUSH_RUN = 71008
+    RMQPY_LEAVE = 71009
 
 
 class ResponseCode(IntEnum):

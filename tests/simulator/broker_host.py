@@ -133,9 +133,13 @@ class BrokerHost(Host):
             earlier = is_earlier(self.plan, self.number, self.starts)
             port = EarlierVersion(driver) if earlier else driver
             self.network.listen(self.machine, LEDGER_PORT, port)
+        self.assembled(self.running)
         broker.start()
         if self.running.driver is not None:
             self.running.driver.start()
+
+    def assembled(self, running: Running) -> None:
+        """Add parts to the broker before it starts."""
 
     @property
     def expiry_lag_ms(self) -> int:

@@ -27,6 +27,8 @@ from rmqpy.broker.assembly.addresses import (
     is_local,
 )
 from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
+from rmqpy.broker.assembly.leave.record import checked_configuration, leave_journal
+from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.live import LiveSwitch
@@ -59,6 +61,7 @@ from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
     from rmqpy.broker.assembly.group_member import DLedgerMember
+    from rmqpy.broker.assembly.leave.member import LeavingMember
     from rmqpy.broker.assembly.metrics import MetricsPage
     from rmqpy.broker.assembly.slave_port import SlavePort
 
@@ -134,7 +137,9 @@ class BrokerRuntime:
         assert self._running is None
         files = OsFileSystem()
         journal = SwitchJournal(files, self._configuration.store.store_path_root_dir)
-        self._configuration = configuration = journal.configuration(self._configuration)
+        leaves = leave_journal(files, self._configuration.store.store_path_root_dir)
+        configuration = checked_configuration(leaves, journal.configuration(self._configuration))
+        self._configuration = configuration
         if backend.implementation != "c":
             logger.warning(
                 "the C core is not available (%s): every request is handled in Python, which is"
@@ -160,7 +165,7 @@ class BrokerRuntime:
             )
         )
         try:
-            self._running = await self._start_parts(store, addresses, journal)
+            self._running = await self._start_parts(store, addresses, journal, leaves)
         except BaseException:
             store.shutdown()
             raise
@@ -170,6 +175,8 @@ class BrokerRuntime:
         if self._running is None:
             return
         parts, self._running = self._running, None
+        if parts.leaving is not None:
+            parts.leaving.stop()
         if parts.switch is not None:
             await parts.switch.stop()
         if parts.member is not None:
@@ -189,7 +196,11 @@ class BrokerRuntime:
         return self._running
 
     async def _start_parts(
-        self, store: MessageStore, addresses: Addresses, journal: SwitchJournal
+        self,
+        store: MessageStore,
+        addresses: Addresses,
+        journal: SwitchJournal,
+        leaves: SwitchJournal,
     ) -> _Running:
         configuration = self._configuration
         for note in store.opened.notes:
@@ -233,17 +244,33 @@ class BrokerRuntime:
             return DLedgerMember(configuration, self._scheduler, tls, unsent)
 
         host = _replication_host(configuration, addresses)
-        running = _Running(store, broker, network, (main, fast), group, host)
+        running = _Running(
+            store, broker, network, (main, fast), group, host, self._scheduler, leaves
+        )
         running.page = _metrics_page(broker, running.member_status, unsent)
         if group is None:
             running.member = make_member(configuration)
             running.member.join(broker, store)
+            running.may_leave(running.member)
             broker.server.register_handlers(JoinedMember(journal).handlers())
             complete_switch(broker, journal)
         else:
+            switching = SwitchingBroker(broker, store, group)
+            running.leaving = LeavingSlave(
+                TakingParts(
+                    broker=broker,
+                    store=store,
+                    role=group.role,
+                    is_quiet=switching.is_quiet,
+                    scheduler=self._scheduler,
+                    network=network,
+                    journal=leaves,
+                )
+            )
+            broker.server.register_handlers(running.leaving.handlers())
             running.switch = LiveSwitch(
                 SwitchDependencies(
-                    running=SwitchingBroker(broker, store, group),
+                    running=switching,
                     scheduler=self._scheduler,
                     network=network,
                     journal=journal,
@@ -259,6 +286,8 @@ class BrokerRuntime:
             await running.close_sockets()
             raise
         broker.start()
+        if running.leaving is not None:
+            running.leaving.resume()
         if running.member is not None:
             running.member.driver.start()
         if running.switch is not None:
@@ -311,11 +340,14 @@ class _Running:
     group: HaGroup | None
     replication_host: str
     """The address that the port for slaves listens on."""
+    scheduler: AsyncioScheduler
+    leaves: SwitchJournal
+    leaving: LeavingMember | LeavingSlave | None = None
     member: DLedgerMember | None = None
     page: MetricsPage | None = None
     switch: LiveSwitch | None = None
     listening: asyncio.Future[None] | None = None
-    """Keeps the task alive that opens the port for slaves after a switch."""
+    """Keeps the task alive that opens or closes the ports of a member."""
 
     def member_status(self) -> Mapping[str, object]:
         """Return the status of a member of a DLedger group; empty outside of a group."""
@@ -324,8 +356,31 @@ class _Running:
     def joined(self, member: DLedgerMember) -> None:
         """Record that the broker has become a member, and serve slaves on the same port again."""
         self.member = member
+        self.may_leave(member)
         if member.slave_port is not None:
             self.listening = asyncio.ensure_future(self._serve_slaves(member.slave_port))
+
+    def may_leave(self, member: DLedgerMember) -> None:
+        """Answer the requests of a leave as ``member``."""
+        from rmqpy.broker.assembly.leave.member import LeavingMember, LeavingParts
+
+        def left() -> None:
+            self.member = None
+            self.listening = asyncio.ensure_future(member.close())
+
+        self.leaving = LeavingMember(
+            LeavingParts(
+                broker=self.broker,
+                store=self.store,
+                driver=member.driver,
+                stream=member.slave_port,
+                scheduler=self.scheduler,
+                network=self.network,
+                journal=self.leaves,
+                left=left,
+            )
+        )
+        self.broker.server.register_handlers(self.leaving.handlers())
 
     async def _serve_slaves(self, port: SlavePort) -> None:
         try:
@@ -348,6 +403,8 @@ class _Running:
             logger.info("metrics at http://%s/metrics", await self.page.listen(*where))
 
     async def close_sockets(self) -> None:
+        if self.listening is not None:
+            await self.listening
         if self.page is not None:
             await self.page.close()
         if self.group is not None:

@@ -14,6 +14,7 @@ with code 1, and the connection stays open.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
@@ -73,6 +74,9 @@ class FastPathReplies(Protocol):
 
     def use_log(self) -> None:
         """Use the log that the store has now."""
+
+    def hand_back_all(self) -> None:
+        """Answer nothing more: every frame is handled in Python."""
 
 
 @define(slots=True, eq=False, repr=False)
@@ -162,6 +166,17 @@ class BrokerServer:
         for channel, request in held.requests:
             if not channel.closed:
                 self.handle(channel, (request,))
+
+    def relay_clients(self, handler: Handler) -> None:
+        """Answer the requests of producers and consumers with ``handler`` from now on, and the
+        pulls that wait.
+        """
+        if self._fast_path is not None:
+            self._fast_path.hand_back_all()
+        self._handlers.update(dict.fromkeys(self._immediate_codes, handler))
+        self._resume_pull = handler
+        self._hold.sweep(lambda _topic, _queue_id: sys.maxsize)
+        self._scheduler.call_soon(self._resume_rest)
 
     def register_handlers(self, handlers: HandlerTable) -> None:
         """Answer further request codes."""

@@ -78,6 +78,12 @@ class SlavePort:
     def end(self) -> int:
         return self.view.confirm_offset
 
+    @property
+    def is_complete(self) -> bool:
+        """True if the last record is a marker of this member, and committed."""
+        log = self._store.log
+        return log.max_offset == self._marked_end == log.confirm_offset
+
     def complete(self) -> None:
         """Append a marker after the last message, in this turn, if there is a slave to see it."""
         if self._lacks_marker and self._store.appender.is_ready():

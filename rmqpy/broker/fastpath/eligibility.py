@@ -103,7 +103,7 @@ class FastPathEligibility:
         self._needs_slaves = False
         self.marks: Sequence[Watermark] = ()
         """The watermarks that the reply to a send waits for."""
-        self.paused = False
+        self.paused = self._retired = False
         """True while requests have waited too long, so that the processors answer them."""
         self.allows_wait_false = False
         """True if the reply to a message with ``WAIT=false`` waits for the same watermarks as other
@@ -161,7 +161,11 @@ class FastPathEligibility:
 
     def pause(self, is_paused: bool) -> None:
         """Set whether the processors answer every request."""
-        self.paused = is_paused
+        self.paused = is_paused or self._retired
+
+    def retire(self) -> None:
+        """Let the processors answer every request from now on."""
+        self.paused = self._retired = True
 
     def may_handle_sends(self, now_ms: int) -> bool:
         """Return whether plain sends can be stored and answered as usual now."""

@@ -191,6 +191,11 @@ class FastPath:
         if self.core is not None:
             self.refresh()
 
+    def hand_back_all(self) -> None:
+        """Let C hand back every frame from now on."""
+        self._eligibility.retire()
+        self.pause(True)
+
     def flush_replies(self) -> None:
         """Send the replies that may leave after the commit; the gate keeps the rest."""
         core = self.core

@@ -103,6 +103,7 @@ ADMINISTRATION: Final = (
     RequestCode.RMQPY_FENCE,
     RequestCode.RMQPY_CHANGE_ROLE,
     RequestCode.RMQPY_SWITCH,
+    RequestCode.RMQPY_LEAVE,
 )
 """Codes for settings, tables, and the data of other clients: for administrators."""
 

@@ -73,9 +73,10 @@ class ClassicRole:
         self.stop()
 
     def unlock(self) -> None:
-        """Follow the master again, as a slave."""
-        self._locked = ""
-        self.start()
+        """Follow the master again, as a slave. Has no effect unless the role is locked."""
+        if self._locked:
+            self._locked = ""
+            self.start()
 
     def stop(self) -> None:
         if self.follower is not None:
@@ -101,13 +102,18 @@ class ClassicRole:
                 return
             for fault in self.tables.faults:
                 logger.warning("becoming master with an older table: %s", fault)
-            self.stop()
-            self._configure(role, MASTER_ID)
-            self.change.become_master(role)
+            self.take_over(role)
             done("")
 
         self._changing = True
         self.tables.fetch_now(fetched)
+
+    def take_over(self, role: BrokerRole) -> None:
+        """Become master at once, with the tables and the log as they are."""
+        self.stop()
+        self._locked = ""
+        self._configure(role, MASTER_ID)
+        self.change.become_master(role)
 
     def become_slave(self, broker_id: int, end: PhysicalOffset, master: MasterAddress) -> None:
         """Become a slave that follows ``master``, which may still be a slave itself; a slave only

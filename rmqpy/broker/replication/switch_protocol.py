@@ -51,9 +51,10 @@ class Outcome(Enum):
 
 
 class SwitchStep(Enum):
-    """The requests of the master to a slave."""
+    """The requests of the coordinator to another member. ``FREEZE`` belongs to a leave."""
 
     PREPARE = "prepare"
+    FREEZE = "freeze"
     VOTE = "vote"
     COMMIT = "commit"
     ABORT = "abort"

@@ -31,7 +31,6 @@ SECONDS_MAX: Final = 3600
 """The longest time for which a broker can be fenced."""
 
 REASON: Final = "the broker is fenced by an administrator (rmqpy admin fence --lift opens it)"
-FROZEN: Final = "the broker becomes a member of a DLedger group"
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +41,10 @@ class SlaveStream(Protocol):
     @property
     def end(self) -> int:
         """The end of what slaves can have."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if slaves can have all messages that the log contains."""
 
     def complete(self) -> None:
         """Append what makes all messages visible to slaves, if this broker leads."""
@@ -83,7 +86,7 @@ class WriteFence:
     _scheduler: Scheduler
     _timer: Timer | None = field(default=None, init=False)
     _deadline_ms: int = field(default=0, init=False)
-    _frozen: bool = field(default=False, init=False)
+    _frozen: str | None = field(default=None, init=False)
     _stream: SlaveStream | None = field(default=None, init=False)
 
     def serve(self, stream: SlaveStream) -> None:
@@ -108,9 +111,13 @@ class WriteFence:
             self._update()
             logger.warning("the fence was lifted")
 
-    def freeze(self, frozen: bool) -> None:
-        """Accept and write no messages while ``frozen``, whatever else opens the fence."""
-        self._frozen = frozen
+    def freeze(self, reason: str | None) -> None:
+        """Accept and write no messages because of ``reason``, whatever else opens the fence, until
+        this is called with None.
+        """
+        if reason is not None and self._frozen is None and self._stream is not None:
+            self._stream.complete()
+        self._frozen = reason
         self._update()
 
     def state(self) -> FenceState:
@@ -139,7 +146,7 @@ class WriteFence:
         logger.warning("the fence has reached its deadline: messages are accepted again")
 
     def _update(self) -> None:
-        reason = FROZEN if self._frozen else REASON if self._timer is not None else None
+        reason = self._frozen or (REASON if self._timer is not None else None)
         self._health.set_fence(reason)
         self._messages.fence = reason
 

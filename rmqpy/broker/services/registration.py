@@ -79,6 +79,7 @@ class RegistrationService:
     _listeners: list[Callable[[str, RegistrationAnswer], None]] = field(factory=list, init=False)
     _timer: Timer | None = field(default=None, init=False)
     _announcing: bool = field(default=False, init=False)
+    _retired: bool = field(default=False, init=False)
     _awaited: list[Callable[[], None]] = field(factory=list, init=False)
     """Callbacks that wait until the name servers have the current table."""
     _pace: Throttled = field(init=False)
@@ -102,11 +103,26 @@ class RegistrationService:
             self._timer = None
         self._pace.cancel()
         self._call_waiting()
-        if self.identity.broker_id < 0:
+        if self.identity.broker_id < 0 or self._retired:
             self.scheduler.call_soon(done)
         else:
             self._request_all(
                 self._unregister_command(), UNREGISTER_TIMEOUT_MS, "unregistration", done
+            )
+
+    def retire(self) -> None:
+        """Register no more, because another broker has this one's place. A slave unregisters; a
+        master does not, because that would remove the new master, too.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._retired = True
+        self._pace.cancel()
+        self._call_waiting()
+        if self.identity.broker_id > 0:
+            self._request_all(
+                self._unregister_command(), UNREGISTER_TIMEOUT_MS, "unregistration", lambda: None
             )
 
     def register(self) -> None:
@@ -233,7 +249,7 @@ class RegistrationService:
         """
         identity = self.identity
         excluded = identity.diverged and identity.store.enable_dledger_commit_log
-        return identity.broker_id >= 0 and not excluded
+        return identity.broker_id >= 0 and not excluded and not self._retired
 
     @property
     def _timeout_ms(self) -> int:

@@ -20,6 +20,8 @@ every ``TICK_MS``        the state of the disk, then ``tick`` (a group of one: u
 Invariants: when the core is stepped, every staged entry has been reported. While the disk is too
 full for a Ready (:mod:`rmqpy.net.dledger.ready_processor`), the member is effectively paused. If a
 Ready cannot be carried out for any other reason, the member no longer votes or answers.
+A member that is :attr:`paused <DLedgerDriver.is_paused>` is to the others like one whose process is
+stopped: it steps no message, answer, or tick, and accepts no puts.
 """
 
 from __future__ import annotations
@@ -135,6 +137,7 @@ class DLedgerDriver:
         nothing.
         """
         self._planned = self._saving = self._granted = False
+        self.is_paused = False
         self._excluded = ""
 
     def introduce(self) -> PeerHello:
@@ -206,6 +209,19 @@ class DLedgerDriver:
         for timer in self._timers.values():
             timer.cancel()
 
+    def pause(self) -> None:
+        """Take no part in the group until :meth:`resume`. May precede :meth:`start`."""
+        self.is_paused = True
+        self.grants += 1
+
+    def resume(self) -> None:
+        """Take part in the group again."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        self.grants += 1
+        self._scheduler.call_soon(self._work)
+
     # --------------------------------------------------------------------------------- proposer
 
     def propose(self, count: int) -> Proposal | ProposalRejected:
@@ -214,14 +230,18 @@ class DLedgerDriver:
         self.grants += 1
         if self._planned and not self._busy and not granted:
             self._work()
+        if self.is_paused:
+            return ProposalRejected.NOT_LEADER
         return ProposalRejected.DISK_ERROR if self.carrier.dead else self.node.propose(count)
 
     def grant(self) -> tuple[Proposal, int]:
         if self._planned and not self._busy:
             self._work()
         proposal, count = self.node.grant()
-        self._granted = count > 0 and not self.carrier.dead
-        return proposal, 0 if self.carrier.dead else count
+        if self.carrier.dead or self.is_paused:
+            count = 0
+        self._granted = count > 0
+        return proposal, count
 
     def consume_grant(self, count: int) -> None:
         self.node.consume_grant(count)
@@ -232,7 +252,7 @@ class DLedgerDriver:
         self, channel: Channel, commands: Sequence[RemotingCommand]
     ) -> Sequence[RemotingCommand]:
         rest: Sequence[RemotingCommand] = ()
-        if self.carrier.stopped or self.carrier.dead:
+        if self.carrier.is_over or self.is_paused:
             return rest
         if commands and self.peers.replies.must_wait(commands[0]):
             return commands
@@ -281,7 +301,7 @@ class DLedgerDriver:
     def _tick(self) -> None:
         self._timers.pop("tick", None)
         self._plan_tick()
-        if self.carrier.dead:
+        if self.carrier.dead or self.is_paused:
             return
         now_ms = self._scheduler.monotonic_ms()
         self._busy = True
@@ -337,6 +357,8 @@ class DLedgerDriver:
 
     def _work(self) -> None:
         self._planned = False
+        if self.is_paused:  # The answers are stepped when it ends.
+            return
         answers, self._inbox = self._inbox, []
         if self.carrier.is_over:
             return

@@ -6,6 +6,7 @@
 ``exchange``    the exchange of the log in the running broker
 ``journal``     the record that a start reads
 ``checks``      what prevents a switch
+``inquiry``     the question of a member in doubt for the decision
 ``requests``    the bodies of requests and answers
 ==============  ==============================================================================
 """

@@ -53,24 +53,11 @@ class SwitchingBroker:
     group: HaGroup
 
     def is_quiet(self) -> bool:
-        """Return whether the log can be exchanged now; if not, start the flush that it waits for.
+        """Return whether the log can be exchanged now; see :func:`log_is_quiet`.
 
         A slave is quiet between two transfers of its master.
         """
-        broker, store = self.broker, self.store
-        log = store.opened.classic
-        assert log is not None
-        if broker.gate.waiting or broker.fence.state().waiting or log.has_staged:
-            return False
-        if broker.log_flusher.running or broker.queue_flusher.running:
-            return False
-        if log.flushed_offset < log.max_offset:
-            broker.log_flusher.begin()
-            return False
-        if store.dispatcher.behind_bytes:
-            broker.server.dispatch()
-            return False
-        return store.health.failure is None
+        return log_is_quiet(self.broker, self.store)
 
     def exchange(
         self,
@@ -96,3 +83,22 @@ class SwitchingBroker:
         broker.server.use_log()
         self.group.retire("this broker is a member of a DLedger group now")
         member.join(broker, store)
+
+
+def log_is_quiet(broker: Broker, store: MessageStore) -> bool:
+    """Return whether everything in a classic log is confirmed, on the disk, and dispatched; if not,
+    start the flush that it waits for.
+    """
+    log = store.opened.classic
+    assert log is not None
+    if broker.gate.waiting or broker.fence.state().waiting or log.has_staged:
+        return False
+    if broker.log_flusher.running or broker.queue_flusher.running:
+        return False
+    if log.flushed_offset < log.max_offset:
+        broker.log_flusher.begin()
+        return False
+    if store.dispatcher.behind_bytes:
+        broker.server.dispatch()
+        return False
+    return store.health.failure is None

@@ -1,4 +1,6 @@
-"""The journal of a switch: the record of one member, ``switch.json`` among the files of rmqpy."""
+"""The journals of a switch and of a leave: the record of one member, ``switch.json`` or
+``leave.json`` among the files of rmqpy.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ from rmqpy.store.files.paths import own_folder
 
 @define(slots=True, frozen=True, eq=False, repr=False)
 class SwitchJournal:
-    """The record in the store directory ``root``."""
+    """The record in the store directory ``root``, in the file ``name``."""
 
     files: FileSystem
     root: str
+    name: str = "switch.json"
 
     @property
     def folder(self) -> str:
@@ -29,7 +32,7 @@ class SwitchJournal:
 
     @property
     def path(self) -> str:
-        return f"{self.folder}/switch.json"
+        return f"{self.folder}/{self.name}"
 
     def read(self) -> SwitchRecord | None:
         """Raises StoreError if the record cannot be read."""

@@ -28,12 +28,12 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy.broker.assembly.switch.checks import difference, facts, problems
+from rmqpy.broker.assembly.switch.inquiry import ASK_MS, OutcomeInquiry
 from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, LocalSwitch, SwitchDependencies
 from rmqpy.broker.assembly.switch.requests import (
     answer,
     decode,
     mark_of,
-    outcome_of,
     plan_of,
     refused,
     reply,
@@ -57,7 +57,6 @@ from rmqpy.broker.replication.switch_protocol import (
     SwitchRecord,
     SwitchStage,
     SwitchStep,
-    resolve,
 )
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RmqError
@@ -72,8 +71,6 @@ PREPARE_RETRY_MS: Final = 1000
 LAG_POLL_MS: Final = 10
 AGREE_MS: Final = 800
 """The time from the freeze until all have voted; the switch is aborted after it."""
-ASK_MS: Final = 800
-"""The time after a vote until a slave asks for the decision, and for which it waits for answers."""
 LEAD_WAIT_MS: Final = 300
 """The time for which the new leader waits for members that have not exchanged their logs."""
 UNKNOWN_SWITCH: Final = "this broker does not take part in that switch"
@@ -94,9 +91,19 @@ class LiveSwitch:
     _role: Coordinator | Participant | None = field(default=None, init=False)
     """The part in the last switch."""
     _self_id: str = field(default="", init=False)
+    _inquiry: OutcomeInquiry = field(init=False)
+    _in_doubt: bool = field(default=False, init=False)
+    """True if the decision of this master may or may not be on the disk."""
 
     def __attrs_post_init__(self) -> None:
         self._local = LocalSwitch(self._deps)
+        self._inquiry = OutcomeInquiry(
+            self._deps.network,
+            self._deps.scheduler,
+            RequestCode.RMQPY_SWITCH,
+            self._decided,
+            lambda: self._local.stopped,
+        )
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.RMQPY_SWITCH: self.answer}
@@ -120,7 +127,7 @@ class LiveSwitch:
                 again = partial(self._prepare_again, participant)
                 self._deps.scheduler.call_later(PREPARE_RETRY_MS, again)
             else:
-                self._ask_outcome(participant)
+                self._inquiry.ask(participant)
 
         if not self._local.stopped:
             self._local.prepare(participant.plan, self._self_id, prepared)
@@ -189,6 +196,8 @@ class LiveSwitch:
 
     def _outcome(self, switch: str) -> Outcome:
         """Return what this member knows about a switch."""
+        if self._in_doubt:
+            return Outcome.UNDECIDED
         if self._role is not None and self._role.plan.switch == switch:
             return self._role.outcome
         return self._deps.journal.outcome(switch)
@@ -222,6 +231,7 @@ class LiveSwitch:
             # Whether the decision is on the disk is unknown: only a start can read it.
             reason = f"the switch could not be recorded: {error}; restart this broker"
             logger.error("%s", reason)
+            self._in_doubt = True
             self._deps.running.store.health.fail(reason)
 
     def _freeze(self, coordinator: Coordinator) -> None:
@@ -347,7 +357,7 @@ class LiveSwitch:
                 later(f"the vote could not be recorded: {error}")
                 return
             later("")
-            scheduler.call_later(ASK_MS, lambda: self._ask_outcome(participant))
+            self._inquiry.ask_after(ASK_MS, participant)
 
     def _decided(self, participant: Participant, outcome: Outcome) -> None:
         """Carry out the decision. Raises RequestRejectedError if it contradicts what is known."""
@@ -360,32 +370,7 @@ class LiveSwitch:
         except OSError as error:  # Only the record: the decision is asked for again.
             logger.error("the decision could not be recorded: %s", error)
             participant.stage, participant.over = SwitchStage.PREPARED, False
-            self._deps.scheduler.call_later(RETRY_MS, lambda: self._ask_outcome(participant))
-
-    def _ask_outcome(self, participant: Participant) -> None:
-        """Ask all other members for the decision, until one knows it."""
-        if not participant.awaits_decision or self._local.stopped:
-            return
-        brokers = participant.plan.brokers
-        waiting = brokers.keys() - {self._self_id}
-        body = dumps({"step": "outcome", "switch": participant.plan.switch})
-        known: dict[str, Outcome | None] = {}
-
-        def answered(
-            member: str, response: RemotingCommand | None, _fault: RmqError | None
-        ) -> None:
-            known[member] = outcome_of(response)
-            if known.keys() < waiting:
-                return
-            outcome = resolve(participant.plan, known)
-            if participant.awaits_decision and outcome is not Outcome.UNDECIDED:
-                self._decided(participant, outcome)
-            self._deps.scheduler.call_later(RETRY_MS, lambda: self._ask_outcome(participant))
-
-        for member in waiting:
-            command = RemotingCommand.request(RequestCode.RMQPY_SWITCH, body=body)
-            done = partial(answered, member)
-            self._deps.network.request(brokers[member], command, ASK_MS, done)
+            self._inquiry.ask_after(RETRY_MS, participant)
 
     # --------------------------------------------------------------------------------- actions
 

@@ -31,6 +31,7 @@ repeated.
 """
 HELD_MS_MAX: Final = 2500
 """The longest time for which requests are held; clients wait 3 s by default."""
+FROZEN: Final = "the broker becomes a member of a DLedger group"
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ class LocalSwitch:
         running = self._deps.running
         self._frozen_ms = self._deps.scheduler.monotonic_ms()
         running.broker.server.hold_writes()
-        running.broker.fence.freeze(True)
+        running.broker.fence.freeze(FROZEN)
         self._drain(drained)
 
     def _drain(self, drained: Callable[[], None]) -> None:
@@ -179,7 +180,7 @@ class LocalSwitch:
     def reopen(self) -> None:
         """Undo the preparation and the freeze."""
         running = self._deps.running
-        running.broker.fence.freeze(False)
+        running.broker.fence.freeze(None)
         self._release()
         running.group.role.unlock()
         self._wanted = None
@@ -209,7 +210,7 @@ class LocalSwitch:
             self._deps.scheduler.call_later(RETRY_MS, again)
             return
         self.has_exchanged = True
-        running.broker.fence.freeze(False)
+        running.broker.fence.freeze(None)
         self._deps.joined(prepared.member)
         exchanged()
 

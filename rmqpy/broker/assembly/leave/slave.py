@@ -1,0 +1,363 @@
+"""The part of the classic slave that takes over from the DLedger group that it follows: it carries
+out what :mod:`rmqpy.broker.replication.leave_protocol` decides, with the members' requests of
+:mod:`.member` and these of the command:
+
+===========  =================================================================================
+step         answer
+===========  =================================================================================
+check        facts, and ``problems`` that prevent the leave
+start        when the leave has begun
+status       phase, reason, and for how long the members held requests, in ms
+cancel       the same; the leave is aborted if it is undecided
+outcome      (sent by a member in doubt) the decision
+===========  =================================================================================
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from attrs import define, field
+
+from rmqpy.broker.assembly.leave.record import ROLE
+from rmqpy.broker.assembly.switch.journal import SwitchJournal
+from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS
+from rmqpy.broker.assembly.switch.requests import answer, decode, plan_of, refused
+from rmqpy.broker.assembly.wiring import Broker
+from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.broker.replication.classic_role import ClassicRole
+from rmqpy.broker.replication.leave_protocol import (
+    AGREE_MS,
+    SLAVE,
+    UNDECIDED,
+    CatchUp,
+    CopyTables,
+    FrozenLog,
+    LeaveActions,
+    LeaveCoordinator,
+    TakeOver,
+)
+from rmqpy.broker.replication.switch_protocol import (
+    Outcome,
+    Record,
+    Reopen,
+    SendStep,
+    SwitchPlan,
+    SwitchRecord,
+    SwitchStage,
+    SwitchStep,
+    recorded_outcome,
+)
+from rmqpy.model.clock import Scheduler
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import RequestRejectedError, RmqError
+from rmqpy.remoting.channel import Channel, Network
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.fastjson import dumps
+from rmqpy.store.message_store import MessageStore
+
+PREPARE_MS: Final = 10_000
+"""The time for the preparation of all members, and of the tables."""
+
+logger = logging.getLogger(__name__)
+
+
+@define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
+class TakingParts:
+    """The parts of a slave that take part. ``is_quiet`` returns whether its whole log is on the
+    disk and dispatched; if not, it starts the flush that is waited for.
+    """
+
+    broker: Broker
+    store: MessageStore
+    role: ClassicRole
+    is_quiet: Callable[[], bool]
+    scheduler: Scheduler
+    network: Network
+    journal: SwitchJournal
+
+
+@define(slots=True, eq=False, repr=False)
+class LeavingSlave:
+    """The part of one slave."""
+
+    _parts: TakingParts
+    _coordinator: LeaveCoordinator | None = field(default=None, init=False)
+    """The last leave."""
+    _stopped: bool = field(default=False, init=False)
+    _in_doubt: bool = field(default=False, init=False)
+    """True if the decision may or may not be on the disk."""
+    _frozen_ms: int | None = field(default=None, init=False)
+    _pause_ms: int | None = field(default=None, init=False)
+
+    def handlers(self) -> HandlerTable:
+        return {RequestCode.RMQPY_LEAVE: self.answer}
+
+    def resume(self) -> None:
+        """Continue with a decision that a start has found: this broker is the master already."""
+        record = self._parts.journal.read()
+        if record is not None and record.self_id == SLAVE and record.stage is SwitchStage.COMMITTED:
+            coordinator = self._coordinator = LeaveCoordinator.of_decided(record.plan)
+            self._save_configuration(record.plan)
+            self._coordinate(coordinator, coordinator.taken())
+
+    def stop(self) -> None:
+        """Abort a leave that is undecided."""
+        if self._coordinator is not None:
+            self._coordinate(self._coordinator, self._coordinator.abort("the slave stops"))
+        self._stopped = True
+
+    # -------------------------------------------------------------------------------- requests
+
+    def answer(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = decode(request.body)
+        step = body.get("step")
+        if step == "outcome":
+            return answer(request, {"outcome": self._outcome(str(body.get("switch"))).value})
+        if step == "check":
+            log = self._parts.store.log
+            facts = {"begin": log.min_offset, "end": log.max_offset}
+            return answer(request, {"problems": self._problems(*plan_of(body)), **facts})
+        if step == "start":
+            self._start(*plan_of(body))
+        elif step == "cancel" and self._coordinator is not None:
+            reason = "an administrator has aborted the leave"
+            self._coordinate(self._coordinator, self._coordinator.abort(reason))
+        elif step not in ("status", "cancel"):
+            raise refused(f"step={step}: this broker is no member of a DLedger group")
+        return answer(request, self._status())
+
+    def _status(self) -> dict[str, Any]:
+        if self._in_doubt:
+            raise refused(self._parts.store.health.failure or "")
+        last = self._coordinator
+        return {
+            "leave": None if last is None else last.plan.switch,
+            "phase": None if last is None else last.phase.value,
+            "reason": "" if last is None else last.reason,
+            "pause_ms": self._pause_ms,
+        }
+
+    def _outcome(self, leave: str) -> Outcome:
+        if self._in_doubt:
+            return Outcome.UNDECIDED
+        if self._coordinator is not None and self._coordinator.plan.switch == leave:
+            return self._coordinator.outcome
+        return recorded_outcome(self._parts.journal.read(), leave)
+
+    def _problems(self, plan: SwitchPlan, self_id: str) -> list[str]:
+        """Return the reasons why this broker cannot take over."""
+        parts, broker = self._parts, self._parts.broker
+        found = []
+        if self_id != SLAVE or plan.coordinator != SLAVE:
+            found.append(f"found {self_id}, expected {SLAVE}")
+        if broker.identity.name != plan.group:
+            found.append(f"found brokerName={broker.identity.name}, expected {plan.group}")
+        if parts.store.opened.dledger is not None:
+            found.append(
+                "this broker is a member of a DLedger group itself, expected a classic slave; to"
+                " turn the members into classic brokers, use rmqpy upgrade leave"
+            )
+        elif not broker.identity.is_slave:
+            found.append(f"found {broker.identity.role.value}, expected a slave")
+        if broker.settings.file is None:
+            found.append("this broker has no configuration file: start it with one (-c FILE)")
+        if broker.fence.state().remaining_ms:
+            found.append("this broker is fenced; open it (rmqpy admin fence --lift)")
+        if parts.store.health.failure is not None:
+            found.append(parts.store.health.failure)
+        if self._coordinator is not None and self._coordinator.outcome is Outcome.UNDECIDED:
+            found.append("a leave is in progress; wait for it, or abort it (--abort)")
+        return found
+
+    # ---------------------------------------------------------------------------- coordination
+
+    def _start(self, plan: SwitchPlan, self_id: str) -> None:
+        found = self._problems(plan, self_id)
+        if found:
+            raise refused("; ".join(found))
+        coordinator = self._coordinator = LeaveCoordinator(plan)
+        self._frozen_ms = self._pause_ms = None
+        logger.warning("taking over from the DLedger group %s", plan.group)
+
+        def expired() -> None:
+            if self._frozen_ms is None:
+                self._expire(coordinator, PREPARE_MS)
+
+        self._parts.scheduler.call_later(PREPARE_MS, expired)
+        self._coordinate(coordinator, coordinator.begin())
+
+    def _expire(self, coordinator: LeaveCoordinator, limit_ms: int) -> None:
+        missing = ", ".join(coordinator.waits_for) or SLAVE
+        reason = f"no agreement within {limit_ms} ms: {missing} did not answer in time"
+        self._coordinate(coordinator, coordinator.abort(reason))
+
+    def _coordinate(self, coordinator: LeaveCoordinator, actions: LeaveActions) -> None:
+        """Carry out what the coordinator decides, in its order."""
+        if self._stopped:
+            return
+        for action in actions:
+            match action:
+                case CopyTables():
+                    self._copy_tables(lambda: coordinator.prepared(SLAVE))
+                case SendStep(to, step):
+                    self._send(coordinator, to, step)
+                case CatchUp(log):
+                    self._copy_tables(partial(self._catch_up, coordinator, log))
+                case Record(stage):
+                    if not self._record(coordinator.plan, stage):
+                        return
+                case TakeOver():
+                    self._take_over(coordinator)
+                case Reopen():
+                    logger.warning("not taking over: %s", coordinator.reason)
+                    self._end_pause()
+                    self._parts.role.unlock()
+                case _:
+                    raise AssertionError(action)
+
+    def _copy_tables(self, then: Callable[[], LeaveActions]) -> None:
+        coordinator, sync = self._coordinator, self._parts.broker.metadata_sync
+        assert coordinator is not None
+
+        def fetched() -> None:
+            faults = "; ".join(sync.faults)
+            actions = coordinator.abort(f"{SLAVE}: {faults}") if faults else then()
+            self._coordinate(coordinator, actions)
+
+        sync.fetch_now(fetched)
+
+    def _catch_up(self, coordinator: LeaveCoordinator, log: FrozenLog) -> LeaveActions:
+        """Wait until the log ends where that of the members does, and is on the disk."""
+        parts = self._parts
+        end = parts.store.log.max_offset
+        if coordinator.outcome is not Outcome.UNDECIDED or self._stopped:
+            return []
+        if end > log.end:
+            return coordinator.abort(f"the log ends at {end}, that of the members at {log.end}")
+        if not parts.broker.identity.is_slave:
+            return coordinator.abort("this broker has become master in the meantime")
+        if end == log.end and parts.is_quiet():
+            parts.role.lock(UNDECIDED)
+            return coordinator.level()
+        parts.scheduler.call_later(
+            POLL_MS, lambda: self._coordinate(coordinator, self._catch_up(coordinator, log))
+        )
+        return []
+
+    def _send(self, coordinator: LeaveCoordinator, to: str, step: SwitchStep) -> None:
+        plan, scheduler = coordinator.plan, self._parts.scheduler
+        body: dict[str, Any] = {"step": step.value, "switch": plan.switch}
+        if step is SwitchStep.PREPARE:
+            body |= {"plan": plan.encode(), "member": to}
+        elif step is SwitchStep.FREEZE and self._frozen_ms is None:
+            self._frozen_ms = scheduler.monotonic_ms()
+            scheduler.call_later(AGREE_MS, lambda: self._expire(coordinator, AGREE_MS))
+        elif step is SwitchStep.VOTE:
+            assert coordinator.frozen_log is not None
+            body |= {"index": coordinator.frozen_log.index, "term": coordinator.frozen_log.term}
+        command = RemotingCommand.request(RequestCode.RMQPY_LEAVE, body=dumps(body))
+        timeout_ms = PREPARE_MS if step is SwitchStep.PREPARE else 2 * AGREE_MS
+        answered = partial(self._answered, coordinator, to, step)
+        self._parts.network.request(plan.brokers[to], command, timeout_ms, answered)
+
+    def _answered(
+        self,
+        coordinator: LeaveCoordinator,
+        member: str,
+        step: SwitchStep,
+        response: RemotingCommand | None,
+        fault: RmqError | None,
+    ) -> None:
+        if step is SwitchStep.ABORT:
+            return
+        if response is not None and response.code == ResponseCode.SUCCESS:
+            self._coordinate(coordinator, self._arrived(coordinator, member, step, response))
+        elif step is SwitchStep.COMMIT:
+            again = partial(coordinator.not_committed, member)
+            self._parts.scheduler.call_later(
+                RETRY_MS, lambda: self._coordinate(coordinator, again())
+            )
+        else:
+            reason = fault if response is None else response.remark
+            self._coordinate(coordinator, coordinator.abort(f"{member}: {reason}"))
+
+    def _arrived(
+        self,
+        coordinator: LeaveCoordinator,
+        member: str,
+        step: SwitchStep,
+        response: RemotingCommand,
+    ) -> LeaveActions:
+        if step is SwitchStep.FREEZE:
+            try:
+                return coordinator.frozen(member, _log_of(decode(response.body)))
+            except (RequestRejectedError, ValueError) as error:
+                return coordinator.abort(f"{member}: {error}")
+        if step is SwitchStep.COMMIT:
+            return coordinator.committed(member)
+        arrived = coordinator.voted if step is SwitchStep.VOTE else coordinator.prepared
+        return arrived(member)
+
+    # --------------------------------------------------------------------------------- actions
+
+    def _record(self, plan: SwitchPlan, stage: SwitchStage | None) -> bool:
+        assert stage is not None
+        try:
+            self._parts.journal.write(SwitchRecord(stage, plan, SLAVE))
+        except OSError as error:
+            # Whether the decision is on the disk is unknown: only a start can read it.
+            reason = f"the leave could not be recorded: {error}; restart this broker"
+            logger.error("%s", reason)
+            self._in_doubt = True
+            self._parts.store.health.fail(reason)
+            return False
+        return True
+
+    def _take_over(self, coordinator: LeaveCoordinator) -> None:
+        self._parts.role.take_over(ROLE)
+        self._end_pause()
+        logger.warning(
+            "took over from the DLedger group %s; messages waited for %d ms",
+            coordinator.plan.group,
+            self._pause_ms,
+        )
+        self._save_configuration(coordinator.plan)
+        self._coordinate(coordinator, coordinator.taken())
+
+    def _end_pause(self) -> None:
+        now_ms = self._parts.scheduler.monotonic_ms()
+        self._pause_ms = 0 if self._frozen_ms is None else now_ms - self._frozen_ms
+
+    def _save_configuration(self, plan: SwitchPlan) -> None:
+        """Write broker.conf, then record that nothing is left to do."""
+        broker = self._parts.broker
+        if broker.settings.file is None:  # The next start has the settings from the record.
+            return
+
+        def saved(error: BaseException | None) -> None:
+            if error is None:
+                try:
+                    record = SwitchRecord(SwitchStage.COMPLETE, plan, SLAVE)
+                    self._parts.journal.write(record)
+                    return
+                except OSError as failure:
+                    error = failure
+            logger.error("the leave is not complete on the disk, it is tried again: %s", error)
+            if not self._stopped:
+                self._parts.scheduler.call_later(RETRY_MS, partial(self._save_configuration, plan))
+
+        broker.settings.file.save(broker.identity, saved)
+
+
+def _log_of(body: Mapping[str, Any]) -> FrozenLog | None:
+    """Return the log in the answer of a frozen member; None if it does not lead."""
+    if not body:
+        return None
+    values = [body.get(name) for name in ("index", "term", "end")]
+    if not all(isinstance(value, int) for value in values):
+        raise ValueError("expected index, term and end of a log")
+    return FrozenLog(*(int(str(value)) for value in values))
