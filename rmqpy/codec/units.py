@@ -19,6 +19,11 @@ from rmqpy.codec.hashes import java_string_hash
 Buffer = bytes | bytearray | memoryview
 
 QUEUE_UNIT: Final = struct.Struct(">qiq")
+BATCH_UNIT: Final = struct.Struct(">qiqqqhii")
+"""A unit of ``batchconsumequeue`` and ``compactionCq`` of 5.x: physical offset, size, tags code,
+store time (ms), first queue offset, number of messages, compacted offset, reserved.
+"""
+BATCH_UNIT_SIZE: Final = BATCH_UNIT.size
 """The struct of a consume queue unit: physical offset, record size, tags code."""
 INDEX_HEADER: Final = struct.Struct(">qqqqii")
 INDEX_SLOT: Final = struct.Struct(">i")

@@ -15,9 +15,13 @@ from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.timers import TIMER_UNIT_SIZE
+from rmqpy.config.loading import StoreSettings
+from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from rmqpy.store.unread.data import UnreadData, UnreadKind, find_unread
+from rmqpy.testing.manual_scheduler import ManualScheduler
 
 FILES = OsFileSystem()
 TIMERS, POP = "E-timers-v533", "F-pop-v533"
@@ -153,3 +157,143 @@ def test_a_receipt_that_cannot_be_read_counts(golden_copy: Callable[[str], Path]
     found = one(root)
     assert dict(found.messages) == {"another": 3}
     assert found.found.startswith("4 POP messages")
+
+
+def damage(root: Path) -> list[str]:
+    """Return what an audit finds beyond the list of unread data."""
+    found: list[str] = []
+    options = AuditOptions(
+        root=str(root), workers=1, sink=lambda new: found.extend(map(str, new)), digests=True
+    )
+    audit_store(FILES, options)
+    return [text for text in found if not text.startswith("DATA_UNREAD")]
+
+
+def change(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "a unit of a batch queue that leads elsewhere": (
+        "H-queues-v533/store",
+        lambda root: change(root / "batchconsumequeue/Batch/0" / f"{0:020d}", 46, bytes(7) + b"!"),
+        "UNREAD_DAMAGED batchconsumequeue/Batch/0",
+    ),
+    "the last unit of a batch queue": (
+        "H-queues-v533/store",
+        lambda root: change(root / "batchconsumequeue/Batch/0" / f"{0:020d}", 138, bytes(46)),
+        "UNIT_MISSING batchconsumequeue/Batch/0",
+    ),
+    "a record of a compaction log": (
+        "H-queues-v533/store",
+        lambda root: change(root / "compaction/compactionLog/Compact/0" / f"{0:020d}", 263, b"!"),
+        "UNREAD_DAMAGED compaction/compactionCq/Compact/0",
+    ),
+    "a unit of a light queue": (
+        "H-queues-v533/store",
+        lambda root: change(root / "consumequeue/%LMQ%one/0" / f"{0:020d}", 20, bytes(7) + b"!"),
+        "UNIT_SURPLUS consumequeue/%LMQ%one/0",
+    ),
+    "an inner batch": (
+        "H-queues-v533/store",
+        lambda root: change(root / "commitlog" / f"{0:020d}", 2717 + 120, b"!!!!"),
+        "RECORD_BODY_CRC",
+    ),
+    "queues in RocksDB": (
+        "G-rocksdb-v533/queues",
+        lambda root: put(root / "consumequeue/CURRENT", b"MANIFEST-000099\n"),
+        "UNREAD_DAMAGED consumequeue: data of RocketMQ 5.x that leads to no message",
+    ),
+    "a table in RocksDB": (
+        "G-rocksdb-v533/queues",
+        lambda root: put(root / "config/topics/CURRENT", b""),
+        "UNREAD_DAMAGED config/topics",
+    ),
+    "POP in RocksDB": (
+        "F-pop-v533/kv",
+        lambda root: put(root / "kvStore/CURRENT", b"MANIFEST-000099\n"),
+        "UNREAD_DAMAGED kvStore",
+    ),
+    "a record of version 2": (
+        "F-pop-v533/log",
+        lambda root: change(root / "commitlog" / f"{0:020d}", 7012 + 4, b"!!!!"),
+        "RECORD_MAGIC",
+    ),
+    "epochs": (
+        "I-controller-v533/n0",
+        lambda root: change(root / "epochFileCheckpoint", 0, b"9"),
+        "UNREAD_DAMAGED",
+    ),
+    "the identity of a broker": (
+        "I-controller-v533/n1",
+        lambda root: put(root / "brokerIdentity", b"DefaultCluster#golden"),
+        "UNREAD_DAMAGED",
+    ),
+    "the table of a tiered storage": (
+        "J-tiered-v533/store",
+        lambda root: change(root / "config/tieredStoreMetadata.json", 0, b"!"),
+        "CONFIG_BACKUP config/tieredStoreMetadata.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_fault_of_each_kind_is_found(golden_copy: Callable[[str], Path], fault: str) -> None:
+    node, damaged, expected = FAULTS[fault]
+    archive, _, name = node.partition("/")
+    root = golden_copy(archive) / name
+    damaged(root)
+    assert any(text.startswith(expected) for text in damage(root)), damage(root)
+
+
+def start(root: Path, *, accept: bool = False) -> MessageStore:
+    settings = StoreSettings(
+        store_path_root_dir=str(root),
+        mapped_file_size_commit_log=65536,
+        mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=100,
+        max_index_num=400,
+        rmqpy_accept_unread_data=accept,
+    )
+    clock = ManualScheduler(start_ms=1_800_000_000_000)
+    return open_store(StoreContext(settings, FILES, clock, 1 << 34))
+
+
+@pytest.mark.parametrize("node", [node for node, kinds in EXPECTED.items() if kinds])
+def test_a_start_refuses_what_it_would_hide_or_harm(
+    golden_copy: Callable[[str], Path], node: str
+) -> None:
+    archive, _, name = node.partition("/")
+    root = golden_copy(archive) / name
+    with pytest.raises(StoreError) as raised:
+        start(root)
+    found = unread(root)
+    assert raised.value.path == found[0].path
+    for each in found:
+        assert each.found in raised.value.found and each.remedy in raised.value.remedy
+    if found[0].leads:
+        with pytest.raises(StoreError):
+            start(root, accept=True)
+
+
+def test_a_store_in_which_pop_has_ended_opens(golden_copy: Callable[[str], Path]) -> None:
+    store = start(golden_copy("F-pop-acknowledged-v533") / "log")
+    assert store.reader.max_queue_offset("Pop", 0) == 6
+    store.shutdown()
+
+
+def test_accepted_timer_messages_are_named_and_left_alone(
+    golden_copy: Callable[[str], Path],
+) -> None:
+    root = golden_copy(TIMERS) / "clean"
+    wheel = (root / "timerwheel").read_bytes()
+    store = start(root, accept=True)
+    assert any("32 timer messages" in note for note in store.opened.notes)
+    store.shutdown()
+    assert (root / "timerwheel").read_bytes() == wheel

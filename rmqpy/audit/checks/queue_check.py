@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from attrs import define
 
 from rmqpy.audit.facts.log_reader import LogReader, Slot
+from rmqpy.audit.facts.unread_damage import batch_units
 from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueUnits, each_unit, read_ends
@@ -56,6 +57,8 @@ class QueueCheck:
         for key, tally in sorted(self.queues.items()):
             units = self.units(*key)
             topic = java_text(key[0])
+            if topic in self.directory.batch_topics:
+                yield from self._batch_queue(topic, key[1], tally)
             if units is not None or not tally.count or not self.directory.needs_queue_files(topic):
                 continue
             if tally.next_queue_offset < 0:
@@ -69,6 +72,21 @@ class QueueCheck:
                 queue_offset=tally.first_queue_offset,
                 found="no file for the queue",
                 expected=f"units of {tally.count} messages",
+            )
+
+    def _batch_queue(self, topic: str, queue_id: int, tally: QueueTally) -> Iterator[Finding]:
+        """Check that a queue of a batch topic has as many units as the log has records for it."""
+        path = f"batchconsumequeue/{topic}/{queue_id}"
+        units = batch_units(self.reader.files, f"{self.directory.root}/{path}")
+        count = sum(offset >= self.log[0] for offset, *_ in units)
+        if count < tally.count and self.limit is None:
+            yield Finding(
+                code=FindingCode.UNIT_MISSING,
+                file=path,
+                topic=topic,
+                queue_id=queue_id,
+                found=f"{count} units",
+                expected=f"units of {tally.count} records",
             )
 
     def _queue(self, queue: QueueFolder, tally: QueueTally | None) -> Iterator[Finding]:

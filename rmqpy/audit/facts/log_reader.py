@@ -93,7 +93,7 @@ class LogReader:
     def __init__(
         self, files: FileSystem, directory: StoreDirectory, *, scattered: bool = False
     ) -> None:
-        self._files = files
+        self.files = files
         self._scattered = scattered
         self._logs = directory.logs
         self._views: dict[str, memoryview] = {}
@@ -117,7 +117,7 @@ class LogReader:
                 if len(self._views) >= _MAPPED_MAX:
                     self._views.pop(next(iter(self._views)))
                 view = self._views[file.path] = map_file(
-                    self._files, file.path, scattered=self._scattered
+                    self.files, file.path, scattered=self._scattered
                 )
             return view, offset - file.first_offset
         return None

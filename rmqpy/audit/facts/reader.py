@@ -23,6 +23,7 @@ from rmqpy.audit.facts.small_files import (
     read_ledger_state,
     read_tables,
 )
+from rmqpy.audit.facts.unread_damage import find_unread_damage
 from rmqpy.audit.scan.directory import LedgerFolder, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, read_ends
@@ -191,6 +192,8 @@ class _FactsReader:
             self._find(FindingCode.FILE_STRAY, stray)
         for unread in self.unread:
             self._find(FindingCode.DATA_UNREAD, unread.path, unread.found)
+        for path, found in find_unread_damage(self.files, directory.paths, self.unread):
+            self._find(FindingCode.UNREAD_DAMAGED, path, found)
         version = self._format()
         if version is not None and version > OWN_FORMAT:
             self._find(

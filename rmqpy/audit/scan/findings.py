@@ -206,6 +206,11 @@ class FindingCode(Enum):
         " it up with rmqpyAcceptUnreadData=true; the identity and epochs of a controller must be"
         " moved out of every replica (docs/reference/store-format.md)",
     )
+    UNREAD_DAMAGED = (
+        "data of RocketMQ 5.x that leads to no message, or that Java cannot read",
+        Severity.DERIVED,
+        "compare the file with that of a replica before a 5.x broker starts on it",
+    )
     CONFIG_UNREADABLE = (
         "a configuration table that cannot be read, nor its .bak",
         Severity.DAMAGE,

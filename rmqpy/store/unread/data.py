@@ -243,7 +243,7 @@ def _other_queues(log: RawLog) -> Iterator[UnreadData]:
         yield UnreadData(
             UnreadKind.TIERED,
             tiered,
-            "messages in a tiered storage",
+            "a tiered storage, which may have messages that are in no log",
             "keep the 5.x broker until all that its consumers need is in the log of the broker"
             " itself, and move tieredStoreMetadata.json out of the store",
         )

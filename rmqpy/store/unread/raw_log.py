@@ -73,6 +73,11 @@ class RawLog:
         parts = [part for folder in folders for part in numbered_files(self.files, folder)]
         self._log = RawFiles(self.files, sorted(parts))
 
+    @property
+    def begin(self) -> int:
+        """The first offset of the log, 0 without files."""
+        return self._log.parts[0][0] if self._log.parts else 0
+
     def record(self, offset: int) -> StoredMessage | None:
         """Return the message whose record is at a physical offset, or None."""
         found = self._log.at(offset) if offset >= 0 else None

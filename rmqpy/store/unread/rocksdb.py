@@ -14,6 +14,12 @@ def is_rocksdb(files: FileSystem, folder: str) -> bool:
     return files.exists(f"{folder}/{_MARK}")
 
 
+def missing_manifest(files: FileSystem, folder: str) -> str:
+    """Return the name of the manifest that ``CURRENT`` names and that is missing, or nothing."""
+    name = files.read_bytes(f"{folder}/{_MARK}").decode("utf-8", "replace").strip()
+    return "" if name and files.exists(f"{folder}/{name}") else name or "a manifest"
+
+
 def has_rocksdb_data(files: FileSystem, folder: str) -> bool:
     """Return whether a folder holds a RocksDB with anything in its tables or in its log."""
     return is_rocksdb(files, folder) and any(

@@ -158,7 +158,9 @@ divide_fits = _from_audit(
     ["DIVIDE_MISMATCH", "DIVIDE_OPEN", "LEDGER_SEVERAL"],
 )
 _audited_tables = _from_audit(
-    "tables-readable", "", ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT", "LEDGER_STATE"]
+    "tables-readable",
+    "",
+    ["CONFIG_UNREADABLE", "FORMAT_NEWER", "CHECKPOINT", "LEDGER_STATE", "UNREAD_DAMAGED"],
 )
 _unread = _from_audit("tables-readable", "", ["DATA_UNREAD"])
 
