@@ -53,7 +53,7 @@ from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
 
 MEMBERS = 3
 SLAVE_ID = 9
-COPY_MS = 10
+COPY_MS = 40
 SEND_MS = 15
 LEAVE_MS = 1200
 TIMEOUT_MS = 3000

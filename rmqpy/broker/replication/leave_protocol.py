@@ -90,6 +90,8 @@ class LeaveCoordinator:
     reason: str = ""
     """The reason of an abort."""
     frozen_log: FrozenLog | None = None
+    leader: str = ""
+    """The member that has reported it. It votes last, because others may still need its entries."""
     _waits_for: set[str] = field(factory=set)
 
     @classmethod
@@ -116,7 +118,7 @@ class LeaveCoordinator:
         if log is not None:
             if self.frozen_log is not None:
                 return self.abort("two members report that they lead")
-            self.frozen_log = log
+            self.frozen_log, self.leader = log, member
         if not self._arrived(member):
             return []
         if self.frozen_log is None:
@@ -128,12 +130,14 @@ class LeaveCoordinator:
         if self.phase is not Phase.FREEZING or self._waits_for:
             return []
         self.phase = Phase.VOTING
-        self._waits_for = set(self.plan.others)
-        return self._to_members(SwitchStep.VOTE)
+        followers = [each for each in self.plan.others if each != self.leader]
+        return self._ask_votes(followers or [self.leader])
 
     def voted(self, member: str) -> LeaveActions:
         if self.phase is not Phase.VOTING or not self._arrived(member):
             return []
+        if member != self.leader:
+            return self._ask_votes([self.leader])
         self.phase = Phase.COMMITTED
         return [Record(SwitchStage.COMMITTED), TakeOver()]
 
@@ -180,6 +184,10 @@ class LeaveCoordinator:
             return False
         self._waits_for.discard(member)
         return not self._waits_for
+
+    def _ask_votes(self, members: Sequence[str]) -> LeaveActions:
+        self._waits_for = set(members)
+        return [SendStep(each, SwitchStep.VOTE) for each in members]
 
     def _to_members(self, step: SwitchStep) -> list[LeaveAction]:
         return [SendStep(each, step) for each in self.plan.others]

@@ -58,10 +58,11 @@ def test_the_slave_takes_over_after_all_votes() -> None:
     assert found.frozen("n1", LOG) == [] and found.frozen("n0", None) == []
     assert found.level() == [], "not all members are frozen"
     assert found.frozen("n2", None) == [CatchUp(LOG)]
-    assert found.level() == to_all(SwitchStep.VOTE)
+    assert found.level() == [SendStep(each, SwitchStep.VOTE) for each in ("n0", "n2")]
     assert found.voted("n0") == found.voted("n0") == found.voted("n1") == []
+    assert found.voted("n2") == [SendStep("n1", SwitchStep.VOTE)], "the leader votes last"
     assert outcome_of(found) is Outcome.UNDECIDED
-    assert found.voted("n2") == [Record(SwitchStage.COMMITTED), TakeOver()]
+    assert found.voted("n1") == [Record(SwitchStage.COMMITTED), TakeOver()]
     assert outcome_of(found) is Outcome.COMMITTED and found.abort("late") == []
     assert found.taken() == to_all(SwitchStep.COMMIT)
     assert found.not_committed("n1") == [SendStep("n1", SwitchStep.COMMIT)]
