@@ -199,8 +199,11 @@ class BrokerSettings:
         doc="From 5.x: a controller elects the master. rmqpy would start as a second one: use the "
             "Java broker, or leave the controller and set brokerRole or enableDLegerCommitLog.")
     enable_slave_acting_master: bool = key("enableSlaveActingMaster", False, effect=_REFUSED,
-        doc="From 5.x: a slave takes over tasks of a lost master, which rmqpy brokers do not know: "
-            "remove it on all brokers of the group, or use a DLedger group.")
+        doc="From 5.x: without a master, the slave with the lowest id delivers delayed messages, "
+            "checks transactions, and serves offsets and locks. In rmqpy the master alone does, "
+            "because two brokers would do it twice when the network is cut: remove it on all "
+            "brokers of the group; rmqpy admin promote, or a DLedger group, replaces a lost "
+            "master.")
     broker_config_paths: str = key("brokerConfigPaths", "", effect=_REFUSED,
         doc="From 5.x: the brokers of a BrokerContainer; start each with its own configuration "
             "file.")

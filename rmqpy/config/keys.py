@@ -299,6 +299,15 @@ def _parse_folder(text: str) -> str:
 ONE_FOLDER = checked_text("one directory", _parse_folder)
 
 
+def _parse_store_type(text: str) -> str:
+    if text not in ("default", "MEMORY", "defaultRocksDB"):
+        raise ValueError("unknown value")
+    return text
+
+
+STORE_TYPE = checked_text("default, MEMORY", _parse_store_type)
+
+
 def host_and_port(address: str, port: int) -> str:
     """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -49,7 +49,7 @@ from rmqpy.config.properties_file import (
 from rmqpy.config.remoting import NamesrvSettings, RemotingSettings, ServerSettings
 from rmqpy.config.secure_profile import secure_additions
 from rmqpy.config.security import SecurityMode, SecuritySettings
-from rmqpy.config.store import StoreSettings
+from rmqpy.config.store import MEMORY_STORE, StoreSettings
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import ConfigError, RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
@@ -342,7 +342,7 @@ class _Reading:
         self, base: BrokerConfiguration | NamesrvConfiguration, *, refuses: bool = True
     ) -> None:
         self._base = base
-        self._refuses = refuses
+        self.refuses = refuses
         self._facts = _all_facts(base)
         self.values: dict[str, Any] = {}
         self.notes: list[str] = []
@@ -508,7 +508,7 @@ class _Reading:
         except ValueError as error:
             allowed = facts.kind.allowed + (f" ({facts.unit})" if facts.unit else "")
             raise config_fault(where, facts.name, text, str(error), allowed) from None
-        if facts.effect is Effect.REFUSED and value != facts.default and self._refuses:
+        if facts.effect is Effect.REFUSED and value != facts.default and self.refuses:
             allowed = "nothing" if facts.default in ("", None) else facts.kind.print(facts.default)
             raise config_fault(where, facts.name, text, facts.doc.rstrip("."), allowed)
         if facts.clamp is not None and facts.clamp(value) != value:
@@ -534,6 +534,7 @@ def _with_broker_rules(
         )
     store = attrs.evolve(store, ha_listen_port=port + 1)
     _note_in_sync_replicas(store, reading)
+    _check_store_type(store, reading)
     if store.enable_dledger_commit_log:
         _check_dledger(store, reading)
         broker_id = ELECTED_ID
@@ -541,6 +542,28 @@ def _with_broker_rules(
         broker_id = _classic_broker_id(configuration, reading)
     broker = attrs.evolve(configuration.broker, broker_id=broker_id)
     return attrs.evolve(configuration, broker=broker, store=store)
+
+
+def _check_store_type(store: StoreSettings, reading: _Reading) -> None:
+    """Refuse a type of store that a broker cannot open, or that would break its promises."""
+    if store.store_type == "defaultRocksDB" and reading.refuses:
+        raise reading.fault(
+            "storeType",
+            "From 5.x: consume queues and tables in RocksDB; rmqpy does not read them",
+            "default, MEMORY",
+        )
+    if store.store_type == MEMORY_STORE:
+        if store.enable_dledger_commit_log:
+            raise reading.fault(
+                "storeType",
+                "a member of a DLedger group that forgets its entries and its vote breaks the"
+                " promises of the group",
+                "default",
+            )
+        reading.notes.append(
+            f"{reading.where('storeType')}: storeType=MEMORY: nothing survives the end of this"
+            " broker: no message, topic, group, or offset; storePathRootDir is not used"
+        )
 
 
 def _note_in_sync_replicas(store: StoreSettings, reading: _Reading) -> None:

@@ -11,6 +11,7 @@ from rmqpy.config.keys import (
     DELAY_LEVELS,
     HOURS,
     ONE_FOLDER,
+    STORE_TYPE,
     BrokerRole,
     DLedgerPeer,
     Effect,
@@ -19,6 +20,9 @@ from rmqpy.config.keys import (
     parse_delay_levels,
     parse_dledger_peers,
 )
+
+MEMORY_STORE = "MEMORY"
+"""The ``storeType`` of a store that does not survive the end of its broker."""
 
 _ACCEPTED = Effect.ACCEPTED
 
@@ -230,8 +234,9 @@ class StoreSettings:
     default_query_max_num: int = key("defaultQueryMaxNum", 32, minimum=1,
         doc="Maximum number of messages in one query by unique id.")
     transient_store_pool_enable: bool = key("transientStorePoolEnable", False, effect=_ACCEPTED,
-        doc="Collect messages in memory before writing them to the file; in rmqpy every loop turn "
-            "ends in one write.")
+        doc="Java then collects messages in memory, answers, and writes them to the file within "
+            "commitIntervalCommitLog: if it is killed, they are lost. rmqpy writes all messages of "
+            "a turn at once and answers after the write, so it needs no pool and loses none.")
     transient_store_pool_size: int = key("transientStorePoolSize", 5, effect=_ACCEPTED,
         doc="Only with transientStorePoolEnable.")
     fast_fail_if_no_buffer_in_store_pool: bool = key("fastFailIfNoBufferInStorePool", False,
@@ -251,8 +256,11 @@ class StoreSettings:
     rmqpy_accept_unread_data: bool = key("rmqpyAcceptUnreadData", False,
         doc="rmqpy only: start although the store contains messages or tables of 5.x that rmqpy "
             "does not read (timer messages, POP, RocksDB); the log names them.")
-    store_type: str = key("storeType", "default", effect=Effect.REFUSED,
-        doc="From 5.x: consume queues and tables in RocksDB; rmqpy does not read them.")
+    store_type: str = key("storeType", "default", kind=STORE_TYPE,
+        doc="From 5.x. MEMORY, rmqpy only: for test groups, the store is in the memory file system "
+            "/dev/shm, and nothing survives the end of the broker; refused with DLedger. "
+            "defaultRocksDB, the consume queues and tables of 5.x in RocksDB, is refused: rmqpy "
+            "does not read them.")
     rmqpy_certificate: str | None = key("rmqpyCertificate", None,
         doc="rmqpy only: the certificate that rmqpy upgrade verify wrote for all members, each "
             "named by its id; it vouches for Java members. Absent: rmqpy/certificate.json in "

@@ -192,6 +192,15 @@ def test_keys_without_effect_are_noted_if_they_enable_something() -> None:
     assert note.startswith("command line: transientStorePoolEnable=true is accepted without effect")
 
 
+def test_a_store_in_memory_is_noted_and_refused_with_dledger() -> None:
+    (note,) = notes({"storeType": "MEMORY"})
+    assert "nothing survives the end of this broker" in note
+    group = {"dLegerGroup": "g", "dLegerSelfId": "n0", "dLegerPeers": "n0-127.0.0.1:40911"}
+    member = {**group, "enableDLegerCommitLog": "true", "storeType": "MEMORY"}
+    assert "forgets its entries and its vote" in fault(member)
+    assert "unknown value; allowed: default, MEMORY" in fault({"storeType": "memory"})
+
+
 @pytest.mark.parametrize(
     "settings, reason",
     [

@@ -194,7 +194,7 @@ def test_a_golden_store_of_5_3_3_has_nothing_that_is_not_read(
 )
 def test_modes_of_5_x_are_refused(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match=name) as raised:
-        load_broker_configuration(None, {name: value}, {})
+        load_broker_configuration(None, {name: value}, {"HOME": "/home"})
     assert "From 5.x" in str(raised.value)
 
 

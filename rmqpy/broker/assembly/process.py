@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+import attrs
 from attrs import define
 
 from rmqpy.broker.assembly.addresses import (
@@ -45,6 +46,7 @@ from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.codec import backend
 from rmqpy.config.loading import BrokerConfiguration, LoadedConfiguration
 from rmqpy.config.security import parse_credentials
+from rmqpy.config.store import MEMORY_STORE
 from rmqpy.model.errors import ConfigError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from rmqpy.acl.signature import Credentials
     from rmqpy.broker.assembly.group_member import DLedgerMember
     from rmqpy.broker.assembly.leave.member import LeavingMember
+    from rmqpy.broker.assembly.memory_store import MemoryFolder
     from rmqpy.broker.assembly.metrics import MetricsPage
     from rmqpy.broker.assembly.slave_port import SlavePort
 
@@ -113,6 +116,7 @@ class BrokerRuntime:
         self._scheduler = scheduler
         self._force_truncate = force_truncate
         self._running: _Running | None = None
+        self._memory: MemoryFolder | None = None
 
     @property
     def address(self) -> str:
@@ -135,6 +139,34 @@ class BrokerRuntime:
         runs after an error.
         """
         assert self._running is None
+        if self._configuration.store.store_type == MEMORY_STORE:
+            self._use_memory()
+        try:
+            await self._start()
+        except BaseException:
+            self._forget()
+            raise
+
+    def _use_memory(self) -> None:
+        """Place the store in a new folder in memory, which :meth:`_forget` removes. Raises
+        ConfigError if that is impossible.
+        """
+        from rmqpy.broker.assembly.memory_store import MemoryFolder  # for test groups only
+
+        self._memory = memory = MemoryFolder.create()
+        self._configuration = memory.placed(self._configuration)
+        logger.info("the store is in memory: %s", memory.path)
+        if self._settings_file is not None:
+            shared = {**self._settings_file.shared, **memory.settings}
+            self._settings_file = attrs.evolve(self._settings_file, shared=shared)
+
+    def _forget(self) -> None:
+        """Remove a store in memory; any other remains."""
+        if self._memory is not None:
+            self._memory.remove()
+            self._memory = None
+
+    async def _start(self) -> None:
         files = OsFileSystem()
         journal = SwitchJournal(files, self._configuration.store.store_path_root_dir)
         leaves = leave_journal(files, self._configuration.store.store_path_root_dir)
@@ -188,6 +220,7 @@ class BrokerRuntime:
         await signed_off.wait()
         await parts.close_sockets()
         parts.store.shutdown()
+        self._forget()
         logger.info("broker %s stopped", self._configuration.broker.broker_name)
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 from rmqpy.broker.assembly.addresses import is_local
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, joined_configuration
 from rmqpy.broker.replication.switch_protocol import SwitchPlan
+from rmqpy.config.store import MEMORY_STORE
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark
@@ -29,6 +30,8 @@ def problems(
     broker, store = running.broker, running.store
     if store.opened.dledger is not None:
         return ["this broker is a member of a DLedger group already"]
+    if store.settings.store_type == MEMORY_STORE:
+        return ["found storeType=MEMORY: a member of a DLedger group must not forget its log"]
     found = []
     if broker.settings.file is None:
         found.append("this broker has no configuration file: start it with one (-c FILE)")
