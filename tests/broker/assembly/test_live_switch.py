@@ -386,6 +386,8 @@ def test_members_in_doubt_ask_the_master_when_it_runs_again(
             assert answer.code == 0, answer.remark
             master = group.brokers[0]
             await until(lambda: master.store.health.failure is not None)
+            answer = await group.ask(0, "outcome", switch="s1")
+            assert loads(answer.body) == {"outcome": "undecided"}
             group.forget_failures()
             await master.stop()
         for number in (1, 2):
