@@ -125,6 +125,35 @@ def test_both_engines_report_the_same(
     assert audit(store, "spark") == local
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("node", "records", "of_clients"),
+    [
+        ("H-queues-v533/store", 48, 48),
+        ("G-rocksdb-v533/queues", 40, 40),
+        ("F-pop-v533/log", 23, 15),
+    ],
+)
+def test_both_engines_and_the_data_source_read_stores_of_5_x(
+    node: str,
+    records: int,
+    of_clients: int,
+    golden: Callable[[str], Path],
+    audit: Audit,
+    spark: SparkSession,
+) -> None:
+    """What only 5.x reads is named; inner batches and records of version 2 are rows, and the
+    receipts of POP in system topics are not.
+    """
+    archive, _, name = node.partition("/")
+    store = golden(archive) / name
+    local = audit(store, "local")
+    assert local[0] == 0 and local[1]["stores"][0]["records"] == records
+    assert "DATA_UNREAD" in str(local[1])
+    assert audit(store, "spark") == local
+    assert spark.read.format("rocketmq").load(str(store)).count() == of_clients
+
+
 def cut(store: Path) -> None:
     """Zero the last 100 bytes of the content of the classic log's last file."""
     file = max((store / "commitlog").iterdir())
