@@ -17,9 +17,10 @@ _SENTENCES = {
     errno.ENAMETOOLONG: ("a name that is too long", "a shorter one", "check the path"),
     errno.ELOOP: ("a circle of symbolic links", "a file or directory", "correct the links"),
     errno.ENOSPC: (
-        "no space left on the file system",
-        "free space",
-        "free disk space, then repeat the command",
+        "no space or no inode left on the file system",
+        "free space and free inodes",
+        "free disk space (df), or remove files if there are no inodes (df -i), then repeat the"
+        " command",
     ),
     errno.EROFS: (
         "a read-only file system",

@@ -143,3 +143,8 @@ class FileSystem(Protocol):
         """Return (total, free) bytes of the file system that contains ``path``. Neither includes
         the blocks reserved for root, as in ``df`` and Java.
         """
+
+    def free_inodes(self, path: str) -> int | None:
+        """Return how many files can still be created on the file system that contains ``path``, or
+        None if it has no limit of its own.
+        """

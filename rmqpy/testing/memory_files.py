@@ -140,7 +140,9 @@ class MemoryLock:
 
 @define(slots=True, eq=False, repr=False)
 class MemoryFiles:
-    """A ``FileSystem`` in memory. ``disk_usage`` reports ``free_bytes``."""
+    """A ``FileSystem`` in memory. ``disk_usage`` reports ``free_bytes``, ``free_inodes``
+    ``inodes_left``.
+    """
 
     nodes: dict[str, MemoryNode] = field(factory=dict)
     folders: set[str] = field(factory=set)
@@ -153,6 +155,7 @@ class MemoryFiles:
     """The number of power failures of the machine, each of which begins another boot."""
     total_bytes: int = 1 << 40
     free_bytes: int = 1 << 39
+    inodes_left: int | None = None
     _durable_names: dict[str, MemoryNode] = field(factory=dict)
     _faults: dict[tuple[str, str], int] = field(factory=dict)
 
@@ -370,6 +373,9 @@ class MemoryFiles:
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         return self.total_bytes, self.free_bytes
+
+    def free_inodes(self, path: str) -> int | None:
+        return self.inodes_left
 
 
 def _some_pages(node: MemoryNode, rng: random.Random, page_bytes: int) -> bytes:

@@ -70,6 +70,6 @@ class FullDiskFiles(MemoryFiles):
         super().make_dirs(path)
 
     def sync_dir(self, path: str) -> None:
-        if not self.is_dir(path):
+        if path and not self.is_dir(path):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         super().sync_dir(path)

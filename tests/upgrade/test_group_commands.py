@@ -188,6 +188,8 @@ def test_finalize_does_not_remove_the_only_way_back(lagging: Path, run: RunUpgra
     run(f"init {CONFS}")
     code, out, err = run("finalize")
     assert code == 0 and "nothing to give up" in out, (out, err)
+    code, out, _ = run("finalize --format json")
+    assert code == 0 and json.loads(out) == {f"n{i}": {"state": "untouched"} for i in range(3)}
     code, _, err = run("rollback")
     assert code == 2 and "nothing to roll back" in err, "an empty member is no obstacle"
     assert run("run --until switched --yes")[0] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 from pathlib import Path
 
@@ -33,13 +34,13 @@ def everything(root: Path) -> Tree:
         ),
         ("check n0 n1 -c n0=any.conf -c n1=any.conf", 2, ["n0 and n1 share the broker.conf"]),
         ("check n0 other=n0", 2, ["n0 and other share the directory", "its own"]),
-        ("check n0 n1 -c n9=n0.conf", 1, ["no replica is called n9", "are: n0, n1"]),
+        ("check n0 n1 -c n9=n0.conf", 1, ["found the name 'n9'", "replica: n0, n1"]),
         ("check master=n0 slave=n1 -c mster=n0.conf", 1, ["did you mean master?"]),
-        ("check n0 n1 -c n0=n0.conf -c n0=n1.conf", 1, ["n0 has two values"]),
-        ("check n0 n1 -c n0.conf", 1, ["write NAME=n0.conf"]),
+        ("check n0 n1 -c n0=n0.conf -c n0=n1.conf", 1, ["two values for n0"]),
+        ("check n0 n1 -c n0.conf", 1, ["write -c NAME=n0.conf"]),
         ("plan n0 n1 --reference n9", 1, ["n9 is not one of the replicas n0, n1"]),
         ("plan master=n0 slave=n1 --reference slav", 1, ["did you mean slave?"]),
-        (f"switch {SHOWN} --peers '{PEERS}' --self-id n9=n9", 1, ["no replica is called n9"]),
+        (f"switch {SHOWN} --peers '{PEERS}' --self-id n9=n9", 1, ["found the name 'n9'"]),
     ],
 )
 def test_names_and_files_that_do_not_fit_are_refused(
@@ -100,10 +101,27 @@ def test_files_that_cannot_be_used_are_named(
     assert "Errno" not in err and "Error(" not in err
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize(
+    ("number", "inodes", "found"),
+    [
+        (errno.ENOSPC, 5, ""),
+        (errno.ENOSPC, None, ""),
+        (errno.ENOSPC, 0, "a file system without free inodes"),
+        (errno.EDQUOT, 5, "a quota"),
+        (errno.EIO, 5, ""),
+        (errno.EACCES, 5, ""),
+        (errno.EROFS, 5, ""),
+    ],
+)
 def test_an_error_of_the_disk_has_path_and_remedy(
-    classic: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch, number: int
+    classic: Path,
+    run: RunUpgrade,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    inodes: int | None,
+    found: str,
 ) -> None:
+    monkeypatch.setattr(OsFileSystem, "free_inodes", lambda *_: inodes)
     assert run("plan n0 n1 --out plan.json")[0] == 0
 
     def fail(*_: object) -> None:
@@ -112,7 +130,8 @@ def test_an_error_of_the_disk_has_path_and_remedy(
     monkeypatch.setattr(OsFileSystem, "replace_bytes", fail)
     code, _, err = run("apply --plan plan.json --node n1 n0 n1")
     assert code == 1
-    assert err.startswith("rmqpy: /disk/file: found ") and "expected" in err and "; " in err
+    assert err.startswith(f"rmqpy: /disk/file: found {found}") and "expected" in err
+    assert "; " in err and ("inode" in err) == (inodes == 0)
     assert "Errno" not in err
 
 
@@ -181,7 +200,7 @@ def test_a_switch_reports_names_that_it_cannot_resolve(
             ["n0, n1: both are masters of b0", "--role NAME=SLAVE"],
         ),
         ("", 2, ["n0, n1: both are masters of b0"]),
-        ("--role n0=SYNC_MASTER --role n9=SLAVE", 1, ["no replica is called n9"]),
+        ("--role n0=SYNC_MASTER --role n9=SLAVE", 1, ["found the name 'n9'"]),
         (
             "--role n0=SYNC_MASTER --role n1=SLAVE",
             2,
@@ -201,6 +220,26 @@ def test_leaving_validates_what_it_would_write(
     assert everything(joined) == before
     good = "--role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE"
     assert run(f"leave {SHOWN} {good} --apply")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "found"),
+    [
+        ("n9=SLAVE", "the name 'n9'"),
+        ("n9=", "the name 'n9'"),
+        ("=SLAVE", "the name ''"),
+        ("n0=", "no value for n0"),
+        ("SLAVE", "no name of a replica"),
+        ("n0=SLAVE --role n0=SYNC_MASTER", "two values for n0, SLAVE and SYNC_MASTER"),
+    ],
+)
+def test_a_value_that_belongs_to_no_replica_has_the_three_parts(
+    classic: Path, run: RunUpgrade, role: str, found: str
+) -> None:
+    code, out, err = run(f"leave n0 n1 --role {role} --format json")
+    value = json.loads(out)
+    assert code == 1 and err == ""
+    assert value["found"] == found and value["expected"] and value["remedy"]
 
 
 @pytest.mark.slow

@@ -144,23 +144,34 @@ def named(texts: list[str], replicas: list[str], option: str) -> dict[str, str]:
     """Return the values of ``option``, which are ``NAME=VALUE`` texts, by the replica's name.
 
     A value without a name belongs to the only replica. Raise RmqError if there are several, if no
-    replica has that name, or if one has two values.
+    replica has that name, or if one has two values or an empty one.
     """
     found: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator:
             if len(replicas) != 1:
-                raise RmqError(f"{option} {text}: the replica is not clear; write NAME={text}")
+                raise RmqError(
+                    f"{option} {text}: found no name of a replica, expected one of"
+                    f" {', '.join(replicas)}; write {option} NAME={text}"
+                )
             name, value = replicas[0], text
         if name not in replicas:
             known = ", ".join(replicas) or "none"
             raise RmqError(
-                f"{option} {text}: no replica is called {name}{did_you_mean(name, replicas)};"
-                f" the replicas given are: {known}"
+                f"{option} {text}: found the name {name!r}, expected that of a given replica:"
+                f" {known}; correct the name{did_you_mean(name, replicas)}"
+            )
+        if not value:
+            raise RmqError(
+                f"{option} {text}: found no value for {name}, expected {option} {name}=VALUE;"
+                " give the value, or leave the option out"
             )
         if name in found:
-            raise RmqError(f"{option}: {name} has two values, {found[name]} and {value}; give one")
+            raise RmqError(
+                f"{option}: found two values for {name}, {found[name]} and {value}, expected one;"
+                " give one"
+            )
         found[name] = value
     return found
 

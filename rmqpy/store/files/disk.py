@@ -386,3 +386,9 @@ class OsFileSystem:
         usage = os.statvfs(path)
         used = usage.f_blocks - usage.f_bfree
         return (used + usage.f_bavail) * usage.f_frsize, usage.f_bavail * usage.f_frsize
+
+    def free_inodes(self, path: str) -> int | None:
+        while not os.path.isdir(path):
+            path = os.path.dirname(path)
+        usage = os.statvfs(path)
+        return usage.f_favail if usage.f_files else None

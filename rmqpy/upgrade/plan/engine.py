@@ -335,14 +335,13 @@ def _explained(context: NodeContext, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         root = _root(context)
-        free = context.files.disk_usage(root)[1]
+        found, remedy = _cause(context, error)
         raise StoreError(
             str(error.filename or root),
-            f"a full disk ({free} bytes free)" if full else f"{error.strerror or error}",
+            found,
             f"to be able to do {what}",
-            f"{'free space' if full else 'remove the cause'}, then continue with rmqpy upgrade"
+            f"{remedy}, then continue with rmqpy upgrade"
             f" apply --resume {root}, or take the plan back with rmqpy upgrade rollback {root},"
             " which allocates no space in the store",
         ) from error
@@ -420,3 +419,20 @@ def _used(context: NodeContext, journal: Journal) -> UpgradeRefusedError:
 def _drop_keep(context: NodeContext, plan_id: str, node: NodePlan) -> None:
     for part in (f"{context.work}/{plan_id}/undo", node.keep):
         context.files.remove_tree(part)
+
+
+def _cause(context: NodeContext, error: OSError) -> tuple[str, str]:
+    """Return what was found, and what removes it."""
+    named = str(error.filename or "")
+    place = named if named.startswith("/") else _root(context)
+    if error.errno == errno.EDQUOT:
+        return "a quota that is used up", "free space, or raise the quota"
+    if error.errno != errno.ENOSPC:
+        return error.strerror or str(error), "remove the cause"
+    free = context.files.disk_usage(place)[1]
+    if context.files.free_inodes(place) == 0:
+        return (
+            f"a file system without free inodes ({free} bytes are free)",
+            "remove files that nobody needs (df -i shows the inodes)",
+        )
+    return f"a full disk ({free} bytes free)", "free space"

@@ -100,6 +100,9 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
     for member in (each for each in group.file.linked if each.name in planned):
         done[member.name] = run_there(options, member, ["finalize", member.directory])
     lines = [f"{name}: the upgrade is final, undo records removed" for name in done]
-    lines = lines or ["no member has carried out a plan: there is nothing to give up"]
-    print_result(options, done, lines)
+    if not done:
+        lines = ["no member has carried out a plan: there is nothing to give up"]
+    # For scripts, a member whose way back was not given up has an entry as well.
+    untouched = {each.name: {"state": "untouched"} for each in group.file.members}
+    print_result(options, {**untouched, **done}, lines)
     return EXIT_DONE
