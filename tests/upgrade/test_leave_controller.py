@@ -111,7 +111,9 @@ def test_without_epochs_that_decide_the_operator_does(controlled: Path, run: Run
 def test_data_that_only_5x_reads_is_listed(controlled: Path, run: RunUpgrade) -> None:
     (controlled / "n0/timerwheel").write_bytes(PENDING)
     (controlled / "n1/kvStore").mkdir()
-    (controlled / "n1/kvStore/CURRENT").write_bytes(b"MANIFEST")
+    (controlled / "n1/kvStore/CURRENT").write_bytes(b"MANIFEST-000001\n")
+    (controlled / "n1/kvStore/MANIFEST-000001").touch()
+    (controlled / "n1/kvStore/000004.sst").touch()
     before = {member: content_of(controlled / member) for member in MEMBERS}
     code, _, err = run(f"{LEAVE} --apply")
     assert code == 2 and "n0: 3 timer messages" in err and "n1: POP messages" in err
