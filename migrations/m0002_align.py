@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rmqpy.audit.replicas.manifest import LogFileDigest
+from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
@@ -106,7 +107,7 @@ class _AlignPlanner:
         ops += table_writes(self.replica, self.context.merged)
         if changes and self.survey.has_entries:
             ops += self._derived_at_start()
-        elif changes:
+        elif changes or self._first_unindexed() is not None:
             ops += self._derived()
         return NodePlan(
             replica=self.replica.name,
@@ -288,17 +289,32 @@ class _AlignPlanner:
 
     # Derived files and tables
 
+    def _first_unindexed(self) -> int | None:
+        """Return the offset of the first message that no index file covers, or None.
+
+        Java deletes the newest index file after an unclean stop: the replicas would find different
+        messages by their keys.
+        """
+        settings = self.context.settings_of(self.replica)
+        if self.survey.has_entries or not settings.message_index_enable:
+            return None
+        code = FindingCode.KEYS_NOT_INDEXED.name
+        offsets = [each["offset"] for each in self.survey.found if each["code"] == code]
+        return min(offsets, default=None)
+
     def _derived(self) -> Iterator[Op]:
         compared = self.compared
-        assert compared is not None
+        lacks_front = compared is not None and compared.lacks_front
         built = f"{self.keep}/derived"
         # After an unclean stop, units for messages before the common end may be missing too.
         paths = {name: f"{self.root}/{name}" for name in ("consumequeue", "index")}
+        unindexed = self._first_unindexed()
         existing = {
             each.path.split("/", 1)[0] for each in self.survey.manifest.files if "/" in each.path
         }
-        rebuilt = compared.lacks_front or self.survey.abort_found or "consumequeue" not in existing
-        from_offset = 0 if rebuilt else compared.common_end
+        rebuilt = lacks_front or self.survey.abort_found or "consumequeue" not in existing
+        ends = (compared.common_end if self._differs() and compared else None, unindexed)
+        from_offset = 0 if rebuilt else min(each for each in ends if each is not None)
         bases = paths
         staged_end = self._staged_end()
         if staged_end is not None:

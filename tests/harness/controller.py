@@ -16,6 +16,7 @@ from harness.interop import InteropServers, events_of
 from rmqpy.audit.facts.controller_files import read_controller_facts
 from rmqpy.cli import main
 from rmqpy.codec.epochs import Epoch
+from rmqpy.model.codes import RequestCode
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import BlockingConnection
@@ -113,10 +114,31 @@ class ControllerGroup:
         )
         return len(events_of(events, "sent"))
 
-    def bodies(self) -> list[str]:
-        """Return the bodies of all messages of the topic, as a consumer gets them."""
+    def await_level(self) -> None:
+        """Wait until all running brokers have the same end of the log."""
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while True:
+            ends = {member: self._end(broker) for member, broker in self.brokers.items()}
+            if len({*ends.values()}) == 1 and "" not in ends.values():
+                return
+            assert time.monotonic() < deadline, (ends, self.seen)
+            time.sleep(0.5)
+
+    def _end(self, broker: ServerProcess) -> str:
+        """Return the end of the log of a broker, or "" if it does not answer yet."""
+        request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        with BlockingConnection(broker.address) as connection:
+            answer = connection.call(request)
+        if answer.code != 0:
+            self.seen = f"{answer.code} {answer.remark}"
+            return ""
+        table: dict[str, str] = json.loads(answer.body)["table"]
+        return table["commitLogMaxOffset"]
+
+    def offsets(self) -> list[int]:
+        """Return the physical offsets of all messages of the topic, as a consumer gets them."""
         events = self.probe.run("dump", topic="Normal", timeout_s=60)
-        return sorted(event["body"] for event in events_of(events, "message"))
+        return sorted(int(event["commitLogOffset"]) for event in events_of(events, "message"))
 
     def stop_all(self) -> None:
         """Stop all brokers, the master last: nobody is elected meanwhile."""

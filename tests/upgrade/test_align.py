@@ -12,7 +12,9 @@ import pytest
 from harness.store import CrashingFiles, KilledError, StoreRig
 from harness.upgrade import (
     GOLDEN_SIZES,
+    SHOWN,
     MakeUpgradeRig,
+    RunUpgrade,
     UpgradeRig,
     log_of,
     memory_context,
@@ -601,3 +603,20 @@ def test_a_changed_plan_is_refused(make_rig: MakeUpgradeRig) -> None:
     value["nodes"][1]["ops"].pop()
     with pytest.raises(Exception, match="changed after it was created"):
         Plan.from_json(value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("member", ["n0", "n1"])
+def test_messages_that_one_replica_does_not_find_by_key_are_indexed(
+    classic: Path, run: RunUpgrade, member: str
+) -> None:
+    """Java deletes the newest index file when it starts after a kill."""
+    max((classic / member / "index").iterdir()).unlink()
+    stores = " ".join(f"{name}={classic / name}" for name in ("n0", "n1", "n2"))
+    code, out, _ = run(f"verify {stores}")
+    assert code == 2 and "found by their keys in only one store" in out
+    assert run(f"plan {SHOWN} --out plan.json")[0] == 0
+    for name in ("n0", "n1", "n2"):
+        assert run(f"apply --plan plan.json --node {name} {SHOWN}")[0] == 0
+    code, out, _ = run(f"verify {stores}")
+    assert (code, out.splitlines()[-1]) == (0, "EQUAL")
