@@ -62,7 +62,7 @@ def plan(context: PlanContext) -> list[NodePlan]:
 
 def verify(context: PlanContext) -> list[str]:
     """Return the replicas whose epochs or configuration are not those of a controller group."""
-    expected = [{"number": EPOCH_BEFORE_CONTROLLERS, "start_offset": _begin(context)}]
+    expected = _expected_epochs(context)
     return [
         f"{survey.name}: {what}"
         for survey in context.group.surveys
@@ -93,8 +93,14 @@ def _acknowledges_twice(context: PlanContext) -> bool:
 
 
 def _wrong(context: PlanContext, keys: dict[str, str]) -> Iterator[str]:
-    surveys = []
+    surveys, expected = [], _expected_epochs(context)
     for survey in context.group.surveys:
+        if _epochs(survey) not in (None, [], expected):
+            yield (
+                f"{survey.name}: found {EPOCH_FILE} of a controller, expected none, or only epoch"
+                f" {EPOCH_BEFORE_CONTROLLERS} of a switch that other replicas lack; move it away if"
+                " the group has left that controller"
+            )
         kept = {k: v for k, v in (survey.config or {}).items() if k not in NOT_WITH_A_CONTROLLER}
         surveys.append(evolve(survey, config={**kept, **keys} if survey.config else None))
     for name in _CHECKS:
@@ -103,6 +109,10 @@ def _wrong(context: PlanContext, keys: dict[str, str]) -> Iterator[str]:
 
 def _begin(context: PlanContext) -> int:
     return min(survey.manifest.begin for survey in context.group.surveys)
+
+
+def _expected_epochs(context: PlanContext) -> list[dict[str, int]]:
+    return [{"number": EPOCH_BEFORE_CONTROLLERS, "start_offset": _begin(context)}]
 
 
 def _epochs(survey: Survey) -> object:

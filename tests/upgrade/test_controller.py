@@ -89,7 +89,13 @@ def test_members_of_another_controller_or_of_another_name_are_refused(
     assert code == 2 and "brokerIdentity" in err
     (classic / "n2/brokerIdentity").unlink()
     conf = classic / "n2.conf"
-    conf.write_text(conf.read_text().replace("brokerName=b0", "brokerName=b9"))
+    before = conf.read_text()
+    (classic / "n2/epochFileCheckpoint").write_bytes(EPOCHS)
+    conf.write_text(f"{before}enableControllerMode=true\n")
+    code, _, err = run(SWITCH)
+    assert code == 2 and "n2: found epochFileCheckpoint of a controller" in err, err
+    (classic / "n2/epochFileCheckpoint").unlink()
+    conf.write_text(before.replace("brokerName=b0", "brokerName=b9"))
     code, _, err = run(SWITCH)
     assert code == 2 and "brokerName differs" in err
     assert not any(facts_of(classic / member) for member in MEMBERS)

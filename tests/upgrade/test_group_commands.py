@@ -18,6 +18,7 @@ from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.operations import Copy
 
 CONFS = "n0.conf n1.conf n2.conf"
+NAMES = ("n0", "n1", "n2")
 
 
 def test_init_writes_a_file_that_says_what_it_assumed(lagging: Path, run: RunUpgrade) -> None:
@@ -181,6 +182,31 @@ def test_a_killed_apply_is_continued_by_the_next_step(
     code, out, err = run("run --until aligned --yes")
     assert code == 0 and state_of(run) == "aligned", (out, err)
     assert run("check")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("switch", "half", "whole"),
+    [
+        ("switch", "switching", "switched"),
+        ("switch --to controller --controllers 10.0.0.1:9878", "handing-over", "handed-over"),
+    ],
+)
+def test_a_switch_that_is_continued_is_rolled_back_as_one(
+    lagging: Path, run: RunUpgrade, switch: str, half: str, whole: str
+) -> None:
+    run(f"init {CONFS}")
+    assert run("run --until aligned --yes")[0] == 0
+    before = {name: tree_of(lagging / name) for name in NAMES}
+    assert run(switch)[0] == 0 and run(f"rollback {lagging}/n2")[0] == 0
+    assert state_of(run) == half
+    code, out, err = run("next --yes")
+    assert code == 0 and state_of(run) == whole, (out, err)
+    code, out, err = run("rollback")
+    assert code == 0 and state_of(run) == "aligned", (out, err)
+    for name in NAMES:
+        after = tree_of(lagging / name)
+        assert {**after, "lock": ()} == {**before[name], "lock": ()}
 
 
 @pytest.mark.slow

@@ -103,6 +103,32 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
 
 
 @pytest.mark.slow
+def test_a_switch_to_a_controller_that_misses_a_host_is_continued(
+    classic: Path, run: RunUpgrade, ssh: Path
+) -> None:
+    init(classic, run)
+    before = trees(classic)
+    switch = "switch --to controller --controllers '10.0.0.1:9878;10.0.0.2:9878'"
+    code, out, err = run(switch)
+    assert code == 0 and state_of(run) == "handed-over", (out, err)
+    code, _, err = run("finalize")
+    assert code == 2 and "finalize removes rollback" in err
+    assert run(f"rollback {classic}/n2")[0] == 0
+    code, out, _ = run("status")
+    assert code == 0 and "group b0: handing-over;" in out, out
+    assert f"next: rmqpy upgrade {switch} (" in out, out
+    rows = {words[0]: words[1:] for line in out.splitlines() if (words := line.split())}
+    assert rows["n0"][:5] == ["the", "controller's", "(configured)", "handed", "over"], out
+    assert rows["n2"][:3] == ["SLAVE", "(configured)", "stopped"], out
+    code, out, err = run("next --yes")
+    assert code == 0 and state_of(run) == "handed-over", (out, err)
+    assert run(f"rollback {classic}/n1")[0] == 0
+    code, out, err = run("next --back --yes")
+    assert code == 0 and out.count("the switch is taken back") == 2, (out, err)
+    assert trees(classic) == before
+
+
+@pytest.mark.slow
 def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path) -> None:
     for number in range(3):
         conf = joined / f"n{number}.conf"

@@ -37,7 +37,8 @@ FRESH = {"dledger": True}
 REFILL = PlanFacts(id="p5", steps=ALIGN, ends={"n0": 200, "n1": 200, "n2": 0})
 REFILLED = {"journal": "applied", "steps": ALIGN, "plan": "p5", "untouched": True, "since_ms": 30}
 LEFT = {**ALIGNED, "steps": LEAVE, "plan": "p3", "end": 200, "since_ms": 40}
-CONTROLLED = {**STOPPED, "keys": {"enableControllerMode": "true"}}
+CONTROL = {"enableControllerMode": "true", "controllerAddr": "c:1"}
+CONTROLLED = {**STOPPED, "keys": CONTROL}
 HANDED = {**CONTROLLED, **ALIGNED, "steps": CONTROLLER, "plan": "p6", "since_ms": 20}
 ALIGNMENT = PlanFacts(id="p1", steps=ALIGN, ends={"n0": 100, "n1": 100, "n2": 100})
 FROM_CONTROLLER = PlanFacts(id="p7", steps=LEAVE_CONTROLLER, ends=ALIGNMENT.ends)
@@ -107,6 +108,14 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("mixed", [up(CONTROLLED), STOPPED, STOPPED], {}),
     ("controller-starting", [up(CONTROLLED), CONTROLLED, CONTROLLED], {}),
     ("controller", [up(CONTROLLED)] * 3, {}),
+    ("handing-over", [HANDED, ALIGNED, STOPPED], {}),
+    ("mixed", [HANDED, up(ALIGNED), ALIGNED], {}),
+    ("mixed", [up(HANDED), ALIGNED, ALIGNED], {}),
+    (
+        "mixed",
+        [HANDED, {**HANDED, "keys": {**CONTROL, "controllerAddr": "d:1"}}, ALIGNED],
+        {},
+    ),
     ("mixed", [CONTROLLED, STOPPED, STOPPED], {}),
     ("interrupted", [{**STOPPED, "journal": "applying"}, STOPPED, STOPPED], {}),
     ("rolling-back", [{**STOPPED, "journal": "rolling_back"}, STOPPED, STOPPED], {}),

@@ -97,6 +97,12 @@ class GroupFacts:
         return any(map(holds, self.members))
 
     @property
+    def controllers(self) -> tuple[str, ...]:
+        """The different ``controllerAddr`` of the members that belong to a controller."""
+        found = (each.keys.get("controllerAddr", "") for each in self.members if each.controlled)
+        return tuple(dict.fromkeys(found))
+
+    @property
     def is_proven(self) -> bool:
         """Whether the certificate is about exactly the present logs.
 
@@ -202,7 +208,7 @@ def _controller_state(facts: GroupFacts) -> State:
     mine = [each for each in facts.members if each.controlled]
     untouched = all(has_applied(each, TO_CONTROLLER) for each in mine)
     if others:
-        return HANDING_OVER if untouched else MIXED
+        return HANDING_OVER if untouched and len(facts.controllers) == 1 else MIXED
     return HANDED_OVER if untouched else CONTROLLER_HALTED
 
 

@@ -23,6 +23,7 @@ class MemberStage(Enum):
     HIDDEN = "flag is off, has entries"
     SWITCHED = "switched"
     HALTED = "stopped member"
+    HANDED_OVER = "handed over"
     LEFT = "has left"
     ALIGNED = "aligned"
     EMPTY = "empty"
@@ -42,6 +43,7 @@ def stage_of(member: MemberFacts) -> MemberStage:
         (not member.clean_stop, MemberStage.UNCLEAN),
         (member.mode is Mode.EMPTY, MemberStage.EMPTY),
         (member.dledger, MemberStage.HALTED if member.entries else MemberStage.SWITCHED),
+        (member.controlled, MemberStage.HANDED_OVER),
         (has_left(member), MemberStage.LEFT),
         (has_applied(member, ALIGN), MemberStage.ALIGNED),
     )

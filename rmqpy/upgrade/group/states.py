@@ -21,6 +21,7 @@ class NextStep(Enum):
     PLAN = "plan"
     APPLY = "apply"
     SWITCH = "switch"
+    HAND_OVER = "hand-over"
     VERIFY = "verify"
     FINALIZE = "finalize"
     LEAVE = "leave"
@@ -36,6 +37,7 @@ TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.PLAN: "`plan`: compare the members and write what makes them equal",
     NextStep.APPLY: "`apply`: carry out the plan; nothing is lost, everything is journaled",
     NextStep.SWITCH: "`switch`: close the old log and write the DLedger settings of all members",
+    NextStep.HAND_OVER: "`switch --to controller`: configure the other members as well",
     NextStep.VERIFY: "`verify`: compare every message of all members and write the certificate",
     NextStep.FINALIZE: "`finalize`: remove the undo records; until then a plan can be taken back",
     NextStep.LEAVE: "`leave`: plan the way back to master and slaves",
@@ -224,9 +226,9 @@ RETURNED = State(
 )
 HANDING_OVER = State(
     name="handing-over",
-    meaning="some members are configured for a controller of 5.x, others are not; repeat `switch`",
+    meaning="some members are configured for a controller of 5.x, others are not; all are stopped",
     served=NO,
-    next=NextStep.LOOK,
+    next=NextStep.HAND_OVER,
     returning=NextStep.ROLLBACK,
     back="`rollback`",
 )
@@ -344,6 +346,8 @@ STATES: Final = (
     *(HANDING_OVER, HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )
+ONLY_ROLLBACK_LEADS_BACK: Final = (SWITCHING, SWITCHED, LEAVING, HANDING_OVER, HANDED_OVER)
+"""Without the undo records, a group in these states has no way back."""
 
 
 def is_back(target: State) -> bool:

@@ -18,6 +18,7 @@ from rmqpy.upgrade.steps.given_up import beyond_reference, fact_of
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.preconditions import (
     BEFORE_ALIGNMENT,
+    BEFORE_CONTROLLER,
     BEFORE_LEAVING,
     BEFORE_SWITCH,
     refuse_findings,
@@ -140,9 +141,11 @@ def plan_switch(context: PlanContext) -> Plan:
         raise UpgradeRefusedError(
             "switch changes directories of this host, and no replica given is one of them"
         )
-    refuse_findings(context, BEFORE_SWITCH, "the replicas are not ready for a switch")
+    to_controller = bool(context.options.controllers)
+    checks = BEFORE_CONTROLLER if to_controller else BEFORE_SWITCH
+    refuse_findings(context, checks, "the replicas are not ready for a switch")
     facts = {"state": state.value, **_baseline(context)}
-    return _plan(context, CONTROLLER if context.options.controllers else SWITCH, facts, [])
+    return _plan(context, CONTROLLER if to_controller else SWITCH, facts, [])
 
 
 def _before_switch(state: GroupState) -> str:

@@ -18,6 +18,10 @@ BEFORE_SWITCH = (
 messages of the old log stay readable, and cannot be made smaller.
 """
 
+BEFORE_CONTROLLER = tuple(name for name in BEFORE_SWITCH if name != "epochs")
+"""Replicas may lack the epochs that others have: a switch on several hosts can end in the middle.
+The migration refuses all other epochs.
+"""
 
 BEFORE_LEAVING: tuple[str, ...] = (
     *("same-sizes", "file-sizes", "clean-stop", "gaps", "divide-fits", "log-sound", "same-log"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import shlex
 import sys
 from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def _next(options: argparse.Namespace) -> int:
     if step is NextStep.NOTHING:
         return EXIT_DONE
     reach_hosts(options, group.file)
-    ask(options, f"carry out the next step, {command_of(step)}")
+    ask(options, f"carry out the next step, {command_of(step, view.facts)}")
     code, result = _perform(options, group, view, step)
     if options.format == "json":
         print_result(options, {"step": step.value, "code": code, "result": result}, ())
@@ -110,12 +111,13 @@ def _run(options: argparse.Namespace) -> int:
         if before == (view.state, step):
             code = EXIT_NO
             stuck = (
-                f"{command_of(step)} has ended without an error, but the group is still in the"
-                f" state {view.state.name}: look at what it printed, and at rmqpy upgrade check"
+                f"{command_of(step, view.facts)} has ended without an error, but the group is still"
+                f" in the state {view.state.name}: look at what it printed, and at rmqpy upgrade"
+                " check"
             )
             break
         if options.format != "json":
-            print_result(options, None, [f"{view.state.name}: {command_of(step)}"])
+            print_result(options, None, [f"{view.state.name}: {command_of(step, view.facts)}"])
         before = view.state, step
         code, result = _perform(options, group, view, step)
         steps.append({"state": view.state.name, "step": step.value, "result": result})
@@ -163,7 +165,7 @@ def _perform(
         return EXIT_NO, None
     if step in (NextStep.START, NextStep.STOP):
         return turn(options, group, view, step)
-    words = command_of(step).split()[1:]
+    words = shlex.split(command_of(step, view.facts))[1:]
     if options.format != "json":
         return main(words, hosts=options.hosts), None
     printed = io.StringIO()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from rmqpy.cli.terminal import Rows
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.group.facts import GroupView
     from rmqpy.upgrade.checks.member_facts import MemberFacts
-    from rmqpy.upgrade.group.detection import ProofFacts
+    from rmqpy.upgrade.group.detection import GroupFacts, ProofFacts
     from rmqpy.upgrade.group.group_file import GroupFile
     from rmqpy.upgrade.group.states import NextStep
 
@@ -38,7 +39,7 @@ def group_lines(
             if text:
                 yield f"{each.name}: {text}"
     yield from view.contradictions
-    yield f"next: {command_of(step)} ({TEXTS[step]})"
+    yield f"next: {command_of(step, view.facts)} ({TEXTS[step]})"
     yield f"way back: {state.back}"
 
 
@@ -52,7 +53,7 @@ def group_json(
         "meaning": state.meaning,
         "served": state.served,
         "next": step.value,
-        "command": command_of(step),
+        "command": command_of(step, view.facts),
         "back": state.back,
         "members": [
             dict(
@@ -74,7 +75,7 @@ def group_json(
     }
 
 
-def command_of(step: NextStep) -> str:
+def command_of(step: NextStep, facts: GroupFacts) -> str:
     """Return the command of a step, or the words for what the operator does."""
     from rmqpy.upgrade.group.states import NextStep
 
@@ -85,6 +86,9 @@ def command_of(step: NextStep) -> str:
             return "rmqpy upgrade check"
         case NextStep.RESUME:
             return "rmqpy upgrade apply"
+        case NextStep.HAND_OVER:
+            controllers = shlex.quote(";".join(facts.controllers))
+            return f"rmqpy upgrade switch --to controller --controllers {controllers}"
         case NextStep.NOTHING:
             return "nothing"
     return f"rmqpy upgrade {step.value}"
@@ -98,7 +102,9 @@ def _row(
     given = group.member(member.name)
     if member.problem:
         return (member.name, f"{given.role} (configured)", stage_of(member).value, "-", "-", "-")
-    configured = f"member {given.id}" if member.dledger else member.keys.get("brokerRole")
+    configured = member.keys.get("brokerRole")
+    if member.dledger or member.controlled:
+        configured = f"member {given.id}" if member.dledger else "the controller's"
     role = roles.get(member.name) or f"{configured or given.role} (configured)"
     since_ms = max(member.turned_ms, member.since_ms if member.journal else 0)
     return (

@@ -78,14 +78,14 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
 
     Raise UpgradeRefusedError if the group would be left without any way back.
     """
-    from rmqpy.upgrade.group.states import LEAVING, SWITCHED, SWITCHING
+    from rmqpy.upgrade.group.states import ONLY_ROLLBACK_LEADS_BACK
     from rmqpy.upgrade.plan.engine import finalize
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
     reach_hosts(options, group.file)
     view = view_group(options, group)
     proven = view.facts.is_proven_since_the_plan
-    if view.state in (SWITCHING, SWITCHED, LEAVING) and not proven:
+    if view.state in ONLY_ROLLBACK_LEADS_BACK and not proven:
         raise UpgradeRefusedError(
             f"found the group {view.state.name}: {view.state.meaning}; expected it to be"
             " verified or to run, because finalize removes rollback, which is the only way back"
