@@ -211,3 +211,17 @@ def test_groups_that_every_start_creates_are_not_missing(pair: Pair) -> None:
         lambda tree: tree["subscriptionGroupTable"].pop("CID_push"),
     )
     assert "slave lacks CID_push" in text_of(certificate_of(*pair))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "verdict"), [({}, EQUAL), ({"+message.type": "FIFO"}, DIFFERENT)]
+)
+def test_empty_attributes_of_5x_are_none(
+    pair: Pair, attributes: dict[str, str], verdict: object
+) -> None:
+    def give(tree: dict[str, Any]) -> None:
+        for settings in tree["topicConfigTable"].values():
+            settings["attributes"] = attributes
+
+    change_table(pair[1], "topics.json", give)
+    assert certificate_of(*pair).verdict == verdict
