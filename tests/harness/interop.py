@@ -50,6 +50,7 @@ from rmqpy.testing.processes import (
 
 T = TypeVar("T")
 
+DISPATCH_WAIT_S = 10.0
 ROUTE_WAIT_MS = 20_000
 
 CLUSTERS = (
@@ -97,6 +98,10 @@ class InteropServers:
         self._made.clear()
 
 
+QueuePlace = tuple[int, int]
+"""Queue id and queue offset."""
+
+
 @define
 class InteropCluster:
     """One name server and one broker of some kind and mode, with the clients that use them."""
@@ -109,6 +114,8 @@ class InteropCluster:
     others: tuple[ServerProcess, ...] = ()
     """Members of the group that follow ``broker``."""
     _topics: int = 0
+    _acknowledged: dict[str, set[QueuePlace]] = field(factory=dict)
+    """Where the messages of a topic are that were sent one by one, without a delay."""
 
     def stop(self) -> None:
         for server in (*self.others, self.broker, self.namesrv):
@@ -143,6 +150,9 @@ class InteropCluster:
         # A broker refuses until the election of its group is over; the probe tries again.
         sent = {event["index"] for event in events_of(events, "sent")}
         assert {event["index"] for event in failed} <= sent, failed
+        if not {"mode", "delay"} & options.keys():
+            places = map(place_of, events_of(events, "sent"))
+            self._acknowledged.setdefault(topic, set()).update(places)
         return [event for event in events if event["event"] != "failed"]
 
     def dump(
@@ -153,12 +163,26 @@ class InteropCluster:
         heard: list[Event] | None = None,
         **options: object,
     ) -> list[Event]:
-        """Return every message of the topic, in the order of the commit log."""
-        events = events_of(
-            self.probe.run("dump", timeout_s=timeout_s, events=heard, topic=topic, **options),
-            "message",
-        )
+        """Return every message of the topic, in the order of the commit log.
+
+        Java fills consume queues after it has acknowledged, and the queues are read one after
+        another: without options, they are read again until every acknowledged message is there.
+        """
+        complete = not options and heard is None
+        expected = self._acknowledged.get(topic, set()) if complete else set()
+        deadline = time.monotonic() + DISPATCH_WAIT_S
+        while True:
+            events = events_of(
+                self.probe.run("dump", timeout_s=timeout_s, events=heard, topic=topic, **options),
+                "message",
+            )
+            if expected <= set(map(place_of, events)) or time.monotonic() > deadline:
+                break
         return sorted(events, key=lambda event: event["commitLogOffset"])
+
+
+def place_of(event: Event) -> QueuePlace:
+    return event["queueId"], event["queueOffset"]
 
 
 def events_of(events: list[Event], name: str) -> list[Event]:
