@@ -84,11 +84,12 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
 
     reach_hosts(options, group.file)
     view = view_group(options, group)
-    if view.state in ONLY_ROLLBACK_LEADS_BACK:
+    proven = view.facts.is_proven_since_the_plan
+    if view.state in ONLY_ROLLBACK_LEADS_BACK and not proven:
         raise UpgradeRefusedError(
-            f"found the group {view.state.name}: {view.state.meaning}; expected it to run,"
-            " because finalize removes rollback, which is the only way back until then; follow"
-            " rmqpy upgrade status"
+            f"found the group {view.state.name}: {view.state.meaning}; expected it to be"
+            " verified or to run, because finalize removes rollback, which is the only way back"
+            " until then; follow rmqpy upgrade status"
         )
     planned = {each.name for each in view.facts.members if each.journal}
     done: dict[str, Any] = {
