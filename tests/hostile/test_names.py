@@ -30,6 +30,7 @@ TOPIC_KINDS = {
     "offset_topic",
     "lock_topic",
 }
+TOPICS = "store/config/topics.json"
 KINDS = tuple(requests_with_names(Random(0), "T", "n"))
 
 
