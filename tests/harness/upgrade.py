@@ -12,6 +12,7 @@ from simulator.crash_files import CrashingFiles
 
 from harness.store import StoreRig
 from rmqpy.codec.units import INDEX_ENTRY, IndexHeader, index_entry_position
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.memory_files import MemoryFiles
 from rmqpy.upgrade.checks.findings import Group
@@ -37,6 +38,7 @@ __all__ = [
     "small_group",
     "tree_of",
     "write_confs",
+    "write_first_entry",
 ]
 
 SPARSE_BYTES_MIN = 1 << 26
@@ -182,3 +184,16 @@ def write_confs(root: Path, more: str = "") -> None:
     for number in range(3):
         text = CONF.format(port=15911 + 10 * number, root=root / f"n{number}")
         (root / f"n{number}.conf").write_text(text + more.replace("SELF", f"n{number}"))
+
+
+def write_first_entry(root: Path) -> None:
+    """Write the same message to the DLedger logs of n0, n1, and n2, as their first leader does."""
+    for name in ("n0", "n1", "n2"):
+        rig = StoreRig(
+            OsFileSystem(),
+            os.fspath(root / name),
+            flag=True,
+            self_id=name,
+            changes={**GOLDEN_SIZES},
+        )
+        rig.write(0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.upgrade import CONF, log_of
+from harness.upgrade import CONF, log_of, write_first_entry
 
 from rmqpy.audit.replicas.certificate import check_signature
 from rmqpy.cli import main
@@ -45,12 +45,18 @@ def test_the_page_lists_every_hazard() -> None:
         assert f"| {hazard.number} | {hazard.what} | {checks} | {hazard.here} |" in text
 
 
-def run_page(lines: list[tuple[str, int]], capsys: pytest.CaptureFixture[str]) -> int:
+def run_page(
+    lines: list[tuple[str, int]],
+    capsys: pytest.CaptureFixture[str],
+    before_finalize: Callable[[], None] = lambda: None,
+) -> int:
     """Run the ``rmqpy upgrade`` commands, check their exit codes, and return their number."""
     done = 0
     for line, code in lines:
         if not line.startswith("rmqpy upgrade"):
             continue
+        if "finalize" in line:
+            before_finalize()
         command, _, target = line.partition(" > ")
         found, out = run(command, capsys)
         assert found == code, (line, out)
@@ -66,15 +72,28 @@ def test_the_page_switches_a_classic_group(
     lagging: Path, upgrade_commands: Commands, capsys: pytest.CaptureFixture[str], part: str
 ) -> None:
     (lagging / "secret.key").write_text("secret")
-    assert run_page(upgrade_commands(part), capsys) > 8
-    for number in range(3):
-        text = (lagging / f"n{number}.conf").read_text()
-        assert f"dLegerSelfId=n{number}\n" in text and "enableDLegerCommitLog=true\n" in text
+    started: list[Path] = []
+
+    def start_the_group() -> None:
+        if not started:
+            check_switched(lagging)
+            write_first_entry(lagging)
+        started.append(lagging)
+
+    assert run_page(upgrade_commands(part), capsys, start_the_group) > 8
+    assert started
     assert check_signature((lagging / "certificate.json").read_bytes(), b"secret")
-    logs = [log_of(lagging / f"n{number}") for number in range(3)]
+
+
+def check_switched(folder: Path) -> None:
+    """Check configuration, logs, and the recorded digests of a group that has not started yet."""
+    for number in range(3):
+        text = (folder / f"n{number}.conf").read_text()
+        assert f"dLegerSelfId=n{number}\n" in text and "enableDLegerCommitLog=true\n" in text
+    logs = [log_of(folder / f"n{number}") for number in range(3)]
     assert logs[0] == logs[1] == logs[2]
     for number in range(3):
-        root = os.fspath(lagging / f"n{number}")
+        root = os.fspath(folder / f"n{number}")
         segments = MappedFiles(OsFileSystem(), (f"{root}/commitlog",), 65536)
         segments.load("mappedFileSizeCommitLog")
         own = f"{root}/rmqpy"

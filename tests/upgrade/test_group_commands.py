@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.upgrade import RunUpgrade, log_of, tree_of
+from harness.upgrade import RunUpgrade, log_of, tree_of, write_first_entry
 
 from rmqpy.cli.upgrade.group.facts import GroupView, view_group
 from rmqpy.cli.upgrade.group.given import GivenGroup
@@ -148,15 +148,20 @@ def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
     code, out, err = run("run --until verified --yes")
     assert code == 0 and state_of(run) == "verified", (out, err)
     assert out.count("\nstarting") == 0 and "switched: start the brokers" in out
+    code, _, err = run("run --until final --yes")
+    assert code == 2 and "found no entry in the DLedger log of n0, n1, n2" in err
+    assert state_of(run) == "verified", "finalize left the only way back"
+    assert run("next --back --yes --no-fence")[0] == 0 and state_of(run) == "switched"
+    write_first_entry(lagging)
     code, out, _ = run("run --until final --yes --format json")
     value = json.loads(out)
     assert code == 0 and value["state"] == "final"
-    assert [step["step"] for step in value["steps"]] == ["finalize"]
+    assert [step["step"] for step in value["steps"]] == ["verify", "start", "finalize"]
     code, _, err = run("run --until halted --yes")
     assert code == 1 and "cannot be fenced" in err and "add --no-fence" in err
     assert state_of(run) == "final", "nothing was stopped"
     code, out, err = run("run --until halted --yes --no-fence")
-    assert code == 2 and state_of(run) == "switched", "no member has an entry"
+    assert code == 0 and state_of(run) == "proven", (out, err)
 
 
 @pytest.mark.slow
@@ -219,8 +224,10 @@ def test_finalize_does_not_remove_the_only_way_back(lagging: Path, run: RunUpgra
     code, _, err = run("rollback")
     assert code == 2 and "nothing to roll back" in err, "an empty member is no obstacle"
     assert run("run --until switched --yes")[0] == 0
-    code, _, err = run("finalize")
-    assert code == 2 and "finalize removes rollback" in err
+    assert run("verify")[0] == 0, "a certificate is no way back"
+    for line in ("finalize", "finalize n1"):
+        code, _, err = run(line)
+        assert code == 2 and "because finalize removes rollback" in err, line
     code, _, err = run("leave")
     assert code == 2 and "rmqpy upgrade rollback takes a switch without entries back" in err
     assert run("rollback")[0] == 0 and state_of(run) == "aligned"

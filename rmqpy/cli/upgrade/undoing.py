@@ -10,7 +10,7 @@ from rmqpy.cli.upgrade.carry_out import described, recorded_context
 from rmqpy.cli.upgrade.contexts import locked
 from rmqpy.cli.upgrade.options import add_verb
 from rmqpy.cli.upgrade.output import print_journal, print_result
-from rmqpy.cli.upgrade.replicas import absolute
+from rmqpy.cli.upgrade.replicas import absolute, now_ms
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -58,12 +58,16 @@ def _rollback(options: argparse.Namespace) -> int:
 
 
 def _finalize(options: argparse.Namespace) -> int:
+    from rmqpy.cli.upgrade.group.undoing import finalize_group, refuse_the_only_way_back
+    from rmqpy.upgrade.checks.member_facts import read_member_facts
     from rmqpy.upgrade.plan.engine import finalize
+    from rmqpy.upgrade.plan.survey import SurveyPlan
 
     if options.given_group is not None:
-        from rmqpy.cli.upgrade.group.undoing import finalize_group
-
         return finalize_group(options, options.given_group)
     root = absolute(options.directory)
-    journal = finalize(recorded_context(options, root))
+    context = recorded_context(options, root)
+    member = SurveyPlan(name=root, root=root, settings=context.settings, now_ms=now_ms)
+    refuse_the_only_way_back([read_member_facts(context.files, member)])
+    journal = finalize(context)
     return print_journal(options, journal, f"{root}: the upgrade is final, undo records removed")

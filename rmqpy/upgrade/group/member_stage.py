@@ -8,7 +8,7 @@ from enum import Enum
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
 from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, ROLLING_BACK
-from rmqpy.upgrade.steps.planning import ALIGN, WAYS_BACK
+from rmqpy.upgrade.steps.planning import ALIGN, SWITCH, WAYS_BACK
 
 
 class MemberStage(Enum):
@@ -63,3 +63,11 @@ def has_applied(member: MemberFacts, steps: Sequence[str], plan: str | None = No
         and member.untouched
         and plan in (None, member.plan)
     )
+
+
+def needs_rollback(member: MemberFacts) -> bool:
+    """Return whether the member has switched and has no entry yet.
+
+    ``leave`` needs entries, so until then only ``rollback`` leads back.
+    """
+    return member.journal == APPLIED and member.steps == SWITCH and not member.entries

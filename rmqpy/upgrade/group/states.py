@@ -39,7 +39,7 @@ TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.SWITCH: "`switch`: close the old log and write the DLedger settings of all members",
     NextStep.HAND_OVER: "`switch --to controller`: configure the other members as well",
     NextStep.VERIFY: "`verify`: compare every message of all members and write the certificate",
-    NextStep.FINALIZE: "`finalize`: remove the undo records; until then a plan can be taken back",
+    NextStep.FINALIZE: "`finalize`: give up `rollback`; refused while it is the only way back",
     NextStep.LEAVE: "`leave`: plan the way back to master and slaves",
     NextStep.RESUME: "`apply`: continue the plan that was interrupted",
     NextStep.ROLLBACK: "`rollback`: take the last step back, to the byte",
@@ -156,7 +156,7 @@ VERIFIED = State(
     served=ELECTED,
     next=NextStep.FINALIZE,
     returning=NextStep.STOP,
-    back="stop them, `leave`",
+    back="stop them; `rollback` while no member has an entry, `leave` afterwards",
 )
 FINAL = State(
     name="final",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -84,12 +85,12 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
 
     reach_hosts(options, group.file)
     view = view_group(options, group)
-    proven = view.facts.is_proven_since_the_plan
-    if view.state in ONLY_ROLLBACK_LEADS_BACK and not proven:
+    refuse_the_only_way_back(view.facts.members)
+    if view.state in ONLY_ROLLBACK_LEADS_BACK:
         raise UpgradeRefusedError(
-            f"found the group {view.state.name}: {view.state.meaning}; expected it to be"
-            " verified or to run, because finalize removes rollback, which is the only way back"
-            " until then; follow rmqpy upgrade status"
+            f"found the group {view.state.name}: {view.state.meaning}; expected it to run,"
+            " because finalize removes rollback, which is the only way back until then; follow"
+            " rmqpy upgrade status"
         )
     planned = {each.name for each in view.facts.members if each.journal}
     done: dict[str, Any] = {
@@ -106,3 +107,17 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
     untouched = {each.name: {"state": "untouched"} for each in group.file.members}
     print_result(options, {**untouched, **done}, lines)
     return EXIT_DONE
+
+
+def refuse_the_only_way_back(members: Iterable[MemberFacts]) -> None:
+    """Raise UpgradeRefusedError if a member has switched and has no entry yet."""
+    from rmqpy.upgrade.group.member_stage import needs_rollback
+    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
+
+    names = [each.name for each in members if needs_rollback(each)]
+    if names:
+        raise UpgradeRefusedError(
+            f"found no entry in the DLedger log of {', '.join(names)}, expected at least one,"
+            " because finalize removes rollback, which is the only way back until then; start the"
+            " group and send a message first, or go back with rmqpy upgrade rollback"
+        )
