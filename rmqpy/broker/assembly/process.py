@@ -35,6 +35,7 @@ from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.live import LiveSwitch
 from rmqpy.broker.assembly.switch.local import SwitchDependencies
 from rmqpy.broker.assembly.switch.requests import JoinedMember, complete_switch
+from rmqpy.broker.assembly.switch.standby import StandbyMembers
 from rmqpy.broker.assembly.wiring import (
     Broker,
     BrokerDependencies,
@@ -210,7 +211,9 @@ class BrokerRuntime:
         if parts.leaving is not None:
             parts.leaving.stop()
         if parts.switch is not None:
-            await parts.switch.stop()
+            parts.switch.stop()
+        if parts.standby is not None:
+            await parts.standby.finish()
         if parts.member is not None:
             parts.member.driver.stop()
         if parts.group is not None:
@@ -301,15 +304,14 @@ class BrokerRuntime:
                 )
             )
             broker.server.register_handlers(running.leaving.handlers())
+            running.standby = StandbyMembers(addresses.bind, make_member, running.joined)
             running.switch = LiveSwitch(
                 SwitchDependencies(
                     running=switching,
                     scheduler=self._scheduler,
                     network=network,
                     journal=journal,
-                    bind=addresses.bind,
-                    make_member=make_member,
-                    joined=running.joined,
+                    make_member=running.standby.prepare,
                 )
             )
             broker.server.register_handlers(running.switch.handlers())
@@ -379,6 +381,7 @@ class _Running:
     member: DLedgerMember | None = None
     page: MetricsPage | None = None
     switch: LiveSwitch | None = None
+    standby: StandbyMembers | None = None
     listening: asyncio.Future[None] | None = None
     """Keeps the task alive that opens or closes the ports of a member."""
 

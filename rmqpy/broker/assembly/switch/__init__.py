@@ -4,6 +4,7 @@
 ``live``        carries out what ``rmqpy.broker.replication.switch_protocol`` decides
 ``local``       what changes in this broker: prepare, freeze, exchange, or undo
 ``exchange``    the exchange of the log in the running broker
+``standby``     the ports of members that stand ready, on asyncio
 ``journal``     the record that a start reads
 ``checks``      what prevents a switch
 ``inquiry``     the question of a member in doubt for the decision

@@ -7,12 +7,13 @@ and on the disk.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define
 
-from rmqpy.broker.assembly.ha_group import HaGroup
 from rmqpy.broker.assembly.wiring import Broker
+from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.config.loading import (
     BrokerConfiguration,
     configuration_text,
@@ -24,8 +25,8 @@ from rmqpy.store.ledger.classic_prefix import GrowingPrefix
 from rmqpy.store.message_store import MessageStore
 
 if TYPE_CHECKING:  # loaded only by a broker that switches
-    from rmqpy.broker.assembly.group_member import DLedgerMember
     from rmqpy.broker.replication.switch_protocol import SwitchPlan
+    from rmqpy.net.dledger.driver import DLedgerDriver
 
 
 def joined_configuration(
@@ -44,13 +45,45 @@ def joined_configuration(
     return parse_broker_configuration(whole, "the switch").configuration
 
 
+class ClassicSide(Protocol):
+    """The part of a broker in its classic group."""
+
+    @property
+    def role(self) -> ClassicRole: ...
+
+    def retire(self, reason: str) -> None:
+        """Disconnect the slaves and the master, and refuse changes of the role, for good."""
+
+
+class StandbyMember(Protocol):
+    """The DLedger side of a broker, which stands ready beside its classic log."""
+
+    @property
+    def driver(self) -> DLedgerDriver:
+        """The driver; available after :meth:`join`."""
+
+    def open(self, opened: Callable[[str], None]) -> None:
+        """Open the port of the group, then call ``opened`` with the reason why that failed, or an
+        empty text; not after :meth:`close`.
+        """
+
+    def join(self, broker: Broker, store: MessageStore) -> None:
+        """Create the driver, which is not started, for the DLedger log that ``store`` has now."""
+
+    def joined(self) -> None:
+        """Handle that the broker has become this member."""
+
+    def close(self) -> None:
+        """Close the port, which may take some time."""
+
+
 @define(slots=True, frozen=True, eq=False, repr=False)
 class SwitchingBroker:
     """The parts of a running classic broker that take part in the exchange."""
 
     broker: Broker
     store: MessageStore
-    group: HaGroup
+    group: ClassicSide
 
     def is_quiet(self) -> bool:
         """Return whether the log can be exchanged now; see :func:`log_is_quiet`.
@@ -63,7 +96,7 @@ class SwitchingBroker:
         self,
         configuration: BrokerConfiguration,
         prefix: GrowingPrefix,
-        member: DLedgerMember,
+        member: StandbyMember,
         leader: str,
     ) -> None:
         """Continue the log with the DLedger log of ``member``, whose driver is not started. Its

@@ -132,11 +132,11 @@ class LiveSwitch:
         if not self._local.stopped:
             self._local.prepare(participant.plan, self._self_id, prepared)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Stop taking part. A decision that was recorded is carried out by the next start."""
         if isinstance(self._role, Coordinator):
             self._coordinate(self._role.abort("the master stops"))
-        await self._local.stop()
+        self._local.stop()
 
     # -------------------------------------------------------------------------------- requests
 

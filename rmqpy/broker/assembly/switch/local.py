@@ -4,25 +4,25 @@ their undoing. When each of them happens is decided elsewhere.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from attrs import define, field
 
-from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, joined_configuration
+from rmqpy.broker.assembly.switch.exchange import (
+    StandbyMember,
+    SwitchingBroker,
+    joined_configuration,
+)
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.replication.switch_protocol import SwitchPlan
 from rmqpy.config.loading import BrokerConfiguration
-from rmqpy.model.errors import ConfigError, RmqError, StoreError
-from rmqpy.net.loop import AsyncioScheduler
+from rmqpy.model.clock import Scheduler
+from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.remoting.channel import Network
 from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark, GrowingPrefix
-
-if TYPE_CHECKING:  # loaded only by a broker that switches
-    from rmqpy.broker.assembly.group_member import DLedgerMember
 
 POLL_MS: Final = 1
 RETRY_MS: Final = 250
@@ -38,17 +38,13 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SwitchDependencies:
-    """The dependencies of a switch. ``make_member`` constructs the DLedger side of the broker, and
-    ``joined`` is called with it when the broker has become a member.
-    """
+    """The dependencies of a switch. ``make_member`` constructs the DLedger side of the broker."""
 
     running: SwitchingBroker
-    scheduler: AsyncioScheduler
+    scheduler: Scheduler
     network: Network
     journal: SwitchJournal
-    bind: str
-    make_member: Callable[[BrokerConfiguration], DLedgerMember]
-    joined: Callable[[DLedgerMember], None]
+    make_member: Callable[[BrokerConfiguration], StandbyMember]
 
 
 @define(slots=True, eq=False, repr=False)
@@ -56,7 +52,7 @@ class Preparation:
     """What stands ready beside the classic log: the port of the group, and the log read ahead."""
 
     configuration: BrokerConfiguration
-    member: DLedgerMember
+    member: StandbyMember
     prefix: GrowingPrefix
 
 
@@ -82,16 +78,13 @@ class LocalSwitch:
     """A token of the last preparation; None when it was undone."""
     _prepared: Preparation | None = field(default=None, init=False)
     _frozen_ms: int | None = field(default=None, init=False)
-    _tasks: set[asyncio.Task[None]] = field(factory=set, init=False)
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         """Answer what is held, and close the port of the group unless the broker has joined it."""
         self.stopped = True
         self._deps.running.broker.server.release_writes()
-        for task in list(self._tasks):
-            task.cancel()
         if self._prepared is not None and not self.has_exchanged:
-            await self._prepared.member.close()
+            self._prepared.member.close()
 
     def prepare(self, plan: SwitchPlan, self_id: str, done: Callable[[str], None]) -> None:
         """Open the port of the group, and read the last files of the log; then call ``done`` with
@@ -125,22 +118,17 @@ class LocalSwitch:
             self._deps.make_member(configuration),
             GrowingPrefix(journal.files, journal.folder, log),
         )
-        self._run(self._listen(prepared, done))
 
-    async def _listen(self, prepared: Preparation, done: Callable[[str], None]) -> None:
-        if prepared is not self._prepared:
-            return
-        try:
-            await prepared.member.listen(self._deps.bind)
-        except (RmqError, OSError) as error:
-            if prepared is self._prepared:
-                done(str(error))
-            return
-        if prepared is not self._prepared:  # undone meanwhile
-            await prepared.member.close()
-            return
-        # The second time, what was written meanwhile.
-        self._read_ahead(prepared, done, 2)
+        def opened(reason: str) -> None:
+            if prepared is not self._prepared:
+                return
+            if reason:
+                done(reason)
+            else:
+                # The second time, what was written meanwhile.
+                self._read_ahead(prepared, done, 2)
+
+        prepared.member.open(opened)
 
     def _read_ahead(self, prepared: Preparation, done: Callable[[str], None], rounds: int) -> None:
         def read(_none: None, error: BaseException | None) -> None:
@@ -186,7 +174,7 @@ class LocalSwitch:
         self._wanted = None
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
-            self._run(prepared.member.close())
+            prepared.member.close()
 
     def exchange(self, leader: str, exchanged: Callable[[], None]) -> None:
         """Exchange the log, and call ``exchanged``. It was decided, so it is tried until it
@@ -211,7 +199,7 @@ class LocalSwitch:
             return
         self.has_exchanged = True
         running.broker.fence.freeze(None)
-        self._deps.joined(prepared.member)
+        prepared.member.joined()
         exchanged()
 
     def follow(self) -> None:
@@ -241,8 +229,3 @@ class LocalSwitch:
         frozen_ms, self._frozen_ms = self._frozen_ms, None
         now_ms = self._deps.scheduler.monotonic_ms()
         self.pause_ms = 0 if frozen_ms is None else now_ms - frozen_ms
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = self._deps.scheduler.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
