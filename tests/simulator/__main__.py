@@ -78,6 +78,7 @@ class _Totals:
         self.fewest_operations = 1 << 60
         self.seconds = 0.0
         self.simulated_ms = 0
+        self.decided: int | None = None
 
     def add(self, result: Result) -> None:
         self.seeds += 1
@@ -94,11 +95,15 @@ class _Totals:
         self.fewest_operations = min(self.fewest_operations, outcome.operations)
         self.elections += outcome.elections
         self.crashes += outcome.crashes
+        if outcome.decided is not None:
+            self.decided = (self.decided or 0) + outcome.decided
 
     def summary(self, family: str, elapsed: float) -> str:
+        decided = "" if self.decided is None else f" {self.decided} decided,"
         return (
-            f"{family}: {self.seeds} seeds, {self.failed} failed; {self.operations} operations"
-            f" (at least {self.fewest_operations} per seed), {self.elections} elections,"
+            f"{family}: {self.seeds} seeds,{decided} {self.failed} failed;"
+            f" {self.operations} operations (at least {self.fewest_operations} per seed),"
+            f" {self.elections} elections,"
             f" {self.crashes} crashes; {self.simulated_ms / 1000:.0f} simulated seconds in"
             f" {self.seconds:.0f} s of one process ({elapsed:.0f} s in all):"
             f" {self.simulated_ms / 1000 / max(self.seconds, 1e-9):.0f} x real time"

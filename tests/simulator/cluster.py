@@ -42,6 +42,8 @@ class Outcome:
     events: int
     simulated_ms: int
     digest: str
+    decided: bool | None = None
+    """Whether the group has switched to DLedger, or left it, if the run is about that."""
 
 
 @define(slots=True, eq=False, repr=False)

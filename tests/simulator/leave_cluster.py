@@ -1,18 +1,16 @@
 """A DLedger group that a classic slave follows, and takes over from, under kills, power failures,
-pauses, and partitions.
+pauses, slow disks, and partitions.
 
-Brokers, DLedger, stores, and both sides of the leave are those of production; only the transfer of
-the log to the slave is simulated: it copies what a leader serves (``ClassicView``). After every
-event, at most one log accepts messages, and once the slave has been master no member takes part in
-the group. After all faults are healed, either the slave has everything that was acknowledged, or
-the group goes on, without a trace of the leave.
+After every event, at most one log accepts messages, and once the slave has been master no member
+takes part in the group. After all faults are healed, either the slave has everything that was
+acknowledged, or the group goes on, without a trace of the leave.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from attrs import define, evolve
 
@@ -24,42 +22,30 @@ from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.broker.replication.leave_protocol import SLAVE
-from rmqpy.broker.replication.master_discovery import MasterAddress
 from rmqpy.broker.replication.role import RoleChange
-from rmqpy.broker.replication.switch_protocol import SwitchPlan
-from rmqpy.codec.message import decode_message
+from rmqpy.broker.replication.switch_protocol import SwitchPlan, SwitchStage
 from rmqpy.config.keys import BrokerRole
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import RmqError, StoreError
-from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.errors import StoreError
 from rmqpy.model.message import marker
-from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.fastjson import dumps
 from rmqpy.store.commitlog.classic_view import ClassicView
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog
-from rmqpy.store.commitlog.interface import read_span
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.files.deferred_write import DeferredFileWriter
-from rmqpy.store.message_store import MessageStore
-from rmqpy.testing.blocking_connection import send_request
 from simulator.broker_host import ROOT, BrokerHost, Running
-from simulator.disks import SimulatedDisk
-from simulator.host import ledger_address
 from simulator.invariants import InvariantViolationError
-from simulator.network import Machine, NetworkClient, NetworkFaults, SimulatedNetwork
-from simulator.plan import SimulationPlan
-from simulator.virtual_time import MachineCrashError, ProcessLifetime, Timeline
+from simulator.live_cluster import (
+    MEMBERS,
+    LiveCluster,
+    LiveHost,
+    LogCopier,
+    LogSource,
+    check_messages,
+    group_peers,
+)
 
-MEMBERS = 3
 SLAVE_ID = 9
-COPY_MS = 40
-SEND_MS = 15
-LEAVE_MS = 1200
-TIMEOUT_MS = 3000
-FAULTY_MS = 7000
-HEALED_MS = 12_000
-TOPIC = "T"
 
 
 @define(slots=True, eq=False)
@@ -89,7 +75,7 @@ class ServedEntries:
 
 
 @define(slots=True, eq=False, repr=False)
-class MemberHost(BrokerHost):
+class MemberHost(LiveHost):
     """A member of the group."""
 
     leaving: LeavingMember | None = None
@@ -148,43 +134,7 @@ class MemberHost(BrokerHost):
 
 
 @define(slots=True, eq=False, repr=False)
-class LogCopier:
-    """The follower of the slave (``MasterFollower``), which copies the view of a leader."""
-
-    host: SlaveHost
-    running: Running
-    _token: object = None
-
-    def start(self) -> None:
-        token = self._token = object()
-        self._later(token)
-
-    def stop(self) -> None:
-        self._token = None
-
-    def _later(self, token: object) -> None:
-        self.running.life.call_later(COPY_MS, lambda: self._copy(token))
-
-    def _copy(self, token: object) -> None:
-        if token is not self._token:
-            return
-        self._later(token)
-        leader = self.host.reachable_leader()
-        if leader is None or leader.stream is None:
-            return
-        ha_address = f"{leader.machine.host}:10912"
-        self.running.broker.masters.follow(MasterAddress(leader.address, ha_address))
-        store, view = self.running.store, leader.stream.view
-        start, end = store.log.max_offset, view.confirm_offset
-        if end > start:
-            size = self.host.plan.file_size
-            count = min(end - start, size - start % size)  # a transfer stays in its file
-            store.append_raw(PhysicalOffset(start), read_span(view, start, count))
-            self.running.broker.server.turn_ended()
-
-
-@define(slots=True, eq=False, repr=False)
-class SlaveHost(BrokerHost):
+class SlaveHost(LiveHost):
     """The classic slave."""
 
     members: Sequence[MemberHost] = ()
@@ -226,7 +176,7 @@ class SlaveHost(BrokerHost):
             fence=broker.fence,
             log_end=lambda: store.log.max_offset,
             configure=broker.settings.apply,
-            make_follower=lambda: LogCopier(self, running),
+            make_follower=lambda: LogCopier(running, self.plan.file_size, self._source),
             disconnect=lambda _reason: None,
         )
         writer = DeferredFileWriter(f"{ROOT}/broker.conf", self.disk, running.life)
@@ -246,8 +196,8 @@ class SlaveHost(BrokerHost):
         self.leaving.resume()
         role.start()
 
-    def reachable_leader(self) -> MemberHost | None:
-        """Return the leader that the slave is connected to."""
+    def _source(self) -> LogSource | None:
+        """Return what the leader serves that the slave is connected to."""
         for member in self.members:
             running = member.running
             way = (member.name, self.name)
@@ -257,8 +207,10 @@ class SlaveHost(BrokerHost):
                 and running.driver.carrier.leads
                 and running.life.paused_until_ms <= self.timeline.now_ms
                 and way not in self.network.blocked
+                and member.stream is not None
             ):
-                return member
+                view = member.stream.view
+                return LogSource(member, view, view.confirm_offset)
         return None
 
     @property
@@ -266,135 +218,42 @@ class SlaveHost(BrokerHost):
         return self.running is not None and not self.running.store.health.is_slave
 
 
-class LeaveCluster:
-    """One seed: the group, the slave, a producer, an operator, and faults."""
+class LeaveCluster(LiveCluster[MemberHost | SlaveHost]):
+    """The group, and the slave."""
 
-    def __init__(self, seed: int, *, faults: bool = True) -> None:
-        self.rng = random.Random(f"leave {seed}")
-        self.timeline = Timeline()
-        plan = SimulationPlan(seed=seed, heartbeat_ms=600, duration_ms=FAULTY_MS, sync_flush=True)
-        self.network = SimulatedNetwork(
-            self.timeline, self.rng, NetworkFaults(delay_ms=2, slow=0.01 if faults else 0.0)
-        )
+    code = RequestCode.RMQPY_LEAVE
+    kinds = (*LiveCluster.kinds, "slow")
+
+    def build(self) -> None:
         own = self.timeline, self.network, self.rng
         self.members = [
-            MemberHost(plan, each, *own, self._checked, self._crashed) for each in range(MEMBERS)
+            MemberHost(self.plan, each, *own, self.checked, self.crashed) for each in range(MEMBERS)
         ]
-        self.slave = SlaveHost(plan, MEMBERS, *own, self._checked, self._crashed)
+        self.slave = SlaveHost(self.plan, MEMBERS, *own, self.checked, self.crashed)
         self.slave.members = self.members
-        self.hosts: list[MemberHost | SlaveHost] = [*self.members, self.slave]
-        self.acknowledged: set[bytes] = set()
+        self.hosts = [*self.members, self.slave]
         self.was_master = False
-        self.leaves = 0
-        self._sent = 0
-        self._faulty = faults
-        self._clients = [self._client("producer", "10.0.1.1"), self._client("admin", "10.0.1.2")]
 
-    def run(self) -> bool:
-        """Run, and return whether the slave has taken over."""
-        for host in self.hosts:
-            self._start(host)
-        self._sending()
-        self.timeline.at(LEAVE_MS, self._leave)
-        if self._faulty:
-            self.timeline.at(LEAVE_MS, self._fault)
-        self.timeline.run_until(FAULTY_MS)
-        self._faulty = False
-        self.network.blocked.clear()
-        self.network.faults = NetworkFaults(delay_ms=2)
-        self.timeline.run_until(FAULTY_MS + HEALED_MS)
-        self._check_end()
+    @property
+    def is_decided(self) -> bool:
         return self.was_master
 
-    # Clients
+    @property
+    def coordinator(self) -> SlaveHost:
+        return self.slave
 
-    def _client(self, name: str, host: str) -> NetworkClient:
-        machine = Machine(name, host)
-        life = machine.life = ProcessLifetime(
-            self.timeline, lambda: None, lambda: None, lambda: 1, SimulatedDisk()
-        )
-        return NetworkClient(self.network, machine, life)
-
-    def _sending(self) -> None:
-        """Send a message to a random broker: those that are no masters refuse it, or pass it on."""
-        if self.timeline.now_ms >= FAULTY_MS + HEALED_MS // 2:
-            return
-        self.timeline.at(SEND_MS if self._faulty else 20 * SEND_MS, self._sending)
-        self._sent += 1
-        body = b"%d" % self._sent
-
-        def answered(response: RemotingCommand | None, _fault: RmqError | None) -> None:
-            if response is not None and response.code == 0:
-                self.acknowledged.add(body)
-
-        host = self.rng.choice(self.hosts)
-        request = send_request(TOPIC, 0, [body], "")
-        self._clients[0].request(host.address, request, TIMEOUT_MS, answered)
-
-    def _leave(self) -> None:
-        """Ask the slave to take over, again after an abort."""
-        if self.timeline.now_ms >= FAULTY_MS - LEAVE_MS or self.was_master:
-            return
-        self.timeline.at(LEAVE_MS, self._leave)
-        self.leaves += 1
+    def start_body(self, attempt: int) -> dict[str, Any]:
         brokers = {each.name: each.address for each in self.members}
         plan = SwitchPlan(
-            switch=f"l{self.leaves}",
+            switch=f"l{attempt}",
             group="broker-a",
             coordinator=SLAVE,
-            peers=";".join(f"n{each}-{ledger_address(each)}" for each in range(MEMBERS)),
+            peers=group_peers(),
             brokers={**brokers, SLAVE: self.slave.address},
         )
-        body = dumps({"step": "start", "plan": plan.encode(), "member": SLAVE})
-        request = RemotingCommand.request(RequestCode.RMQPY_LEAVE, body=body)
-        self._clients[1].request(self.slave.address, request, TIMEOUT_MS, lambda *_answer: None)
+        return {"plan": plan.encode(), "member": SLAVE}
 
-    # Faults
-
-    def _fault(self) -> None:
-        if not self._faulty:
-            return
-        rng = self.rng
-        self.timeline.at(1 + rng.randrange(1600), self._fault)
-        host = rng.choice(self.hosts)
-        kind = rng.choice(("kill", "power", "tear", "pause", "cut", "cut"))
-        if host.life is None:
-            return
-        if kind == "kill" or kind == "power":
-            self._end(host, power=kind == "power")
-        elif kind == "tear":
-            host.disk.crash_after = rng.randrange(6)
-        elif kind == "pause":
-            host.life.paused_until_ms = self.timeline.now_ms + 1 + rng.randrange(1500)
-        else:
-            names = [each.name for each in self.hosts if each is not host]
-            self.network.isolate(host.name, rng.sample(names, 1 + rng.randrange(3)))
-            self.timeline.at(1 + rng.randrange(2000), self.network.blocked.clear)
-
-    def _crashed(self, name: str) -> None:
-        (host,) = (each for each in self.hosts if each.name == name)
-        self._end(host, power=self.rng.random() < 0.5)
-
-    def _end(self, host: MemberHost | SlaveHost, *, power: bool) -> None:
-        if host.life is not None:
-            if power:
-                host.lose_power()
-            else:
-                host.kill()
-        host.disk.crash_after = -1
-        self.timeline.at(100 + self.rng.randrange(1500), lambda: self._start(host))
-
-    def _start(self, host: MemberHost | SlaveHost) -> None:
-        if host.life is not None:
-            return
-        try:
-            host.start()
-        except (MachineCrashError, OSError):
-            self._end(host, power=False)
-
-    # Invariants
-
-    def _checked(self, _name: str) -> None:
+    def check(self) -> None:
         takes_over = self.slave.is_writable
         self.was_master |= takes_over
         if takes_over and any(each.is_writable for each in self.members):
@@ -406,30 +265,22 @@ class LeaveCluster:
                     f"{', '.join(back)} can take part in the group, and the slave was its master"
                 )
 
-    def _check_end(self) -> None:
-        stores = [each.running.store for each in self.members if each.running is not None]
+    def check_end(self) -> None:
+        running = {each.name: each.running for each in self.members}
         if self.was_master:
             if not self.slave.is_writable or self.slave.running is None:
                 raise InvariantViolationError("the slave that took over is no master")
-            stores = [self.slave.running.store]
-            if any(each.journal.outcome(f"l{self.leaves}") is None for each in self.members):
+            running = {SLAVE: self.slave.running}
+            records = [each.journal.read() for each in self.members]
+            if any(each is None or each.stage is not SwitchStage.COMMITTED for each in records):
                 raise InvariantViolationError("a member does not know the decision")
         else:
             recorded = [each.name for each in self.hosts if each.journal.read() is not None]
-            if recorded or len(stores) < MEMBERS or not any(e.is_writable for e in self.members):
+            writable = any(each.is_writable for each in self.members)
+            if recorded or None in running.values() or not writable:
                 raise InvariantViolationError(
                     f"no leave was decided, and the group does not continue: records of {recorded}"
                 )
-        for store in stores:
-            lost = self.acknowledged - _bodies(store)
-            if lost:
-                raise InvariantViolationError(f"{len(lost)} acknowledged messages are lost: {lost}")
-
-
-def _bodies(store: MessageStore) -> set[bytes]:
-    found: list[bytes] = []
-    while True:
-        page = store.reader.get_message(TOPIC, 0, len(found), 32, None)
-        if not page.messages:
-            return set(found)
-        found += [decode_message(message).body for message in page.messages]
+        for name, each in running.items():
+            assert each is not None
+            check_messages(name, each.store, self.acknowledged)

@@ -85,6 +85,21 @@ def consensus_mutation(plant: Plant) -> Plant:
     return _register(plant, "group", "nodes")
 
 
+def switch_mutation(plant: Plant) -> Plant:
+    """Register a bug that groups find which switch to DLedger."""
+    return _register(plant, "switch")
+
+
+def leave_mutation(plant: Plant) -> Plant:
+    """Register a bug that groups find which leave DLedger."""
+    return _register(plant, "leave")
+
+
+def change_mutation(plant: Plant) -> Plant:
+    """Register a bug that a switch and a leave find."""
+    return _register(plant, "switch", "leave")
+
+
 def _register(plant: Plant, *families: str, refuses: bool = False) -> Plant:
     MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families, refuses)
     return plant

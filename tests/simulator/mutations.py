@@ -36,7 +36,13 @@ from rmqpy.store.ledger.member_state import MemberFiles
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 from rmqpy.store.reader import QueueMessageReader
-from simulator import mutations_disk, mutations_environment, mutations_progress, mutations_side
+from simulator import (
+    mutations_disk,
+    mutations_environment,
+    mutations_live,
+    mutations_progress,
+    mutations_side,
+)
 from simulator.mutation_engine import (
     MUTATIONS,
     Mutation,
@@ -53,6 +59,7 @@ __all__ = [
     "Mutation",
     "mutations_disk",
     "mutations_environment",
+    "mutations_live",
     "mutations_progress",
     "mutations_side",
     "planted",

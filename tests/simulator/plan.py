@@ -114,6 +114,11 @@ class SimulationPlan:
     sync_ms: int = 20
     """The longest time that a blocking call takes."""
 
+    change: str = ""
+    """The change of log that the brokers make while clients send: ``switch`` or ``leave``. The
+    faults of such a run are not in the plan.
+    """
+
     bare: bool = False
     """Whether members are bare DLedger nodes; the following fields concern only these."""
 
@@ -135,7 +140,7 @@ class SimulationPlan:
 
 
 _LINES = (
-    ("cluster", "seed members dledger sync_flush old_messages twice name_servers preferred"),
+    ("cluster", "seed change members dledger sync_flush old_messages twice name_servers preferred"),
     ("timing", "heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("clients", "side_interval_ms stranger_interval_ms table_interval_ms"),
@@ -146,6 +151,18 @@ _LINES = (
     ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms"),
 )
 _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
+
+
+def live_plan(change: str, seed: int) -> SimulationPlan:
+    """Return the plan of brokers that switch to DLedger, or leave it."""
+    return SimulationPlan(
+        seed=seed,
+        change=change,
+        dledger=change == "leave",
+        heartbeat_ms=600,
+        duration_ms=7000,
+        sync_flush=True,
+    )
 
 
 def plan_of(seed: int) -> SimulationPlan:

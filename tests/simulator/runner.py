@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from time import perf_counter
 
 from attrs import define
@@ -19,16 +20,20 @@ from attrs import define
 from simulator.broker_cluster import BrokerCluster
 from simulator.cluster import Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
+from simulator.leave_cluster import LeaveCluster
 from simulator.mutations import MUTATIONS, planted
 from simulator.node_cluster import NodeCluster
-from simulator.plan import SimulationPlan, node_plan, plan_of, single_broker_plan
+from simulator.plan import SimulationPlan, live_plan, node_plan, plan_of, single_broker_plan
+from simulator.switch_cluster import SwitchCluster
 
 FAMILIES: dict[str, Callable[[int], SimulationPlan]] = {
     "group": plan_of,
     "lonely": single_broker_plan,
     "nodes": node_plan,
+    "switch": partial(live_plan, "switch"),
+    "leave": partial(live_plan, "leave"),
 }
-AnyCluster = BrokerCluster | NodeCluster
+AnyCluster = BrokerCluster | NodeCluster | SwitchCluster | LeaveCluster
 CHUNK = 10
 SECONDS_MAX = 120
 """The limit of CPU time for one seed, so that an endless loop does not stop all others. It is not
@@ -55,6 +60,8 @@ class Result:
 
 def cluster_of(plan: SimulationPlan, trace: list[str] | None = None) -> AnyCluster:
     """Return the cluster that a plan describes."""
+    if plan.change:
+        return (SwitchCluster if plan.change == "switch" else LeaveCluster)(plan, trace=trace)
     return (NodeCluster if plan.bare else BrokerCluster)(plan, trace=trace)
 
 
