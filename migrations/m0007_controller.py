@@ -39,7 +39,7 @@ FROM = frozenset((GroupState.ALIGNED, GroupState.SEALED))
 TO: GroupState | None = GroupState.CONTROLLED
 REASON = "a controller elects a replica whose log nothing else has compared"
 
-_CHECKS = ("config-shown", "same-sizes", "same-group")
+_CHECKS = ("config-shown", "same-sizes", "same-group", "controller-flags")
 
 
 def plan(context: PlanContext) -> list[NodePlan]:

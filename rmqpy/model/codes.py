@@ -108,6 +108,8 @@ class RequestCode(IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
     LITE_PULL_MESSAGE = 361
+    # A controller of 5.x
+    CONTROLLER_GET_SYNC_STATE_DATA = 1006
     # The server of DLedger (DLedgerRequestCode)
     METADATA = 50000
     APPEND = 50001

@@ -25,8 +25,6 @@ from rmqpy.testing.ports import BROKER_PORT_COUNT
 from rmqpy.testing.processes import BrokerSpec, ServerProcess, group_settings
 
 WAIT_SECONDS_MAX = 180
-GET_SYNC_STATE_DATA = 1006
-"""A request to a controller: RequestCode.CONTROLLER_GET_SYNC_STATE_DATA of 5.x."""
 LAGGING = "B-lagging-slave-v497"
 GROUPS: dict[str, dict[str, dict[str, str]]] = {
     LAGGING: {
@@ -88,7 +86,8 @@ class ControllerGroup:
 
     def replicas_info(self) -> dict[str, Any]:
         """Return what the controller knows of the group; empty before a broker has registered."""
-        command = RemotingCommand(code=GET_SYNC_STATE_DATA, body=json.dumps([self.name]).encode())
+        code = RequestCode.CONTROLLER_GET_SYNC_STATE_DATA
+        command = RemotingCommand.request(code, body=json.dumps([self.name]).encode())
         with BlockingConnection(self.addresses) as connection:
             answer = connection.call(command)
         self.seen = f"{answer.code} {answer.remark} {answer.body!r}"

@@ -25,7 +25,7 @@ from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import forget_log_marks, open_old_log
 from rmqpy.testing.processes import python_environment
-from rmqpy.upgrade.checks.hazards import HAZARDS
+from rmqpy.upgrade.checks.hazards import CONTROLLER_HAZARDS, HAZARDS
 from rmqpy.upgrade.checks.replica import RemoteReplica
 from rmqpy.upgrade.plan.plan import Plan
 
@@ -40,7 +40,7 @@ def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 
 def test_the_page_lists_every_hazard() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for hazard in HAZARDS:
+    for hazard in (*HAZARDS, *CONTROLLER_HAZARDS):
         checks = ", ".join(f"`{name}`" for name in hazard.checks) or "explained"
         assert f"| {hazard.number} | {hazard.what} | {checks} | {hazard.here} |" in text
 

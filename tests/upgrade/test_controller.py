@@ -6,6 +6,8 @@ tests/interop/test_controller.py starts real brokers of 5.3.3 on the result.
 from __future__ import annotations
 
 import shutil
+import socketserver
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,13 +20,16 @@ from rmqpy.audit.facts.controller_files import (
     read_controller_facts,
 )
 from rmqpy.codec.epochs import Epoch
+from rmqpy.model.codes import ResponseCode
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.frame import encode_command
+from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.store.files.disk import OsFileSystem
 
 pytestmark = pytest.mark.slow
 
 ROLES = "brokerRole=SYNC_MASTER\nbrokerId=0\ndLegerSelfId=SELF\nenableDLegerCommitLog=false\n"
-SWITCH = f"switch {SHOWN} --to controller --controllers 10.0.0.1:9878;10.0.0.2:9878"
-SWITCH = SWITCH.replace("10.0.0.1:9878;10.0.0.2:9878", "'10.0.0.1:9878;10.0.0.2:9878'")
+SWITCH = f"switch {SHOWN} --to controller --controllers '127.0.0.1:1;127.0.0.1:2'"
 MEMBERS = ("n0", "n1", "n2")
 
 
@@ -51,7 +56,7 @@ def test_every_member_gets_the_same_epoch_and_loses_its_role(
         assert facts_of(classic / member) == ControllerFacts(epochs=(Epoch(0, 0),))
         lines = (classic / f"{member}.conf").read_text().splitlines()
         assert {"enableControllerMode=true", "allAckInSyncStateSet=true"} <= {*lines}
-        assert "controllerAddr=10.0.0.1:9878;10.0.0.2:9878" in lines
+        assert "controllerAddr=127.0.0.1:1;127.0.0.1:2" in lines
         gone = ("brokerRole", "brokerId", "dLeger", "enableDLeger")
         assert not any(line.startswith(gone) for line in lines)
     code, _, err = run(SWITCH)
@@ -65,7 +70,7 @@ def test_every_member_gets_the_same_epoch_and_loses_its_role(
 @pytest.mark.parametrize(
     ("line", "code", "told"),
     [
-        (SWITCH.replace("'10.0.0.1:9878;10.0.0.2:9878'", "localhost"), 2, "write HOST:PORT"),
+        (SWITCH.replace("'127.0.0.1:1;127.0.0.1:2'", "localhost"), 2, "write HOST:PORT"),
         (f"switch {SHOWN} --to controller", 1, "add --controllers"),
         (f"{SWITCH} --peers n0-a:1", 1, "--peers"),
         (f"switch {SHOWN} --controllers a:1", 1, "--controllers"),
@@ -157,7 +162,7 @@ def test_a_wrong_start_of_a_controller_group_is_reported(
         (classic / each / "epochFileCheckpoint").write_bytes(EPOCHS)
         (classic / each / "brokerIdentity").write_text(f"DefaultCluster#b0#{number + 1}")
         with (classic / f"{each}.conf").open("a") as conf:
-            conf.write("enableControllerMode=true\n")
+            conf.write("enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n")
     code, out, _ = run(f"check {SHOWN} --details")
     assert code == 0, out
     if data.count(b"2-"):
@@ -178,9 +183,52 @@ def test_a_group_file_leads_a_lagging_group_to_the_controller(
     for line in lines:
         verb = line.removeprefix("rmqpy upgrade ").partition("||")[0]
         if "--until" not in verb:
-            assert run(verb.replace("CONTROLLERS", "10.0.0.1:9878"))[0] in (0, 2), line
+            assert run(verb.replace("CONTROLLERS", "127.0.0.1:1"))[0] in (0, 2), line
     code, out, _ = run("status")
     assert code == 0 and "handed-over" in out and "--peers" not in out
     assert run("check")[0] == 0
     assert run("rollback")[0] == 0
     assert "handed-over" not in run("status")[1]
+
+
+class _Controller(socketserver.StreamRequestHandler):
+    """A controller that gives every request the answer of its server."""
+
+    def handle(self) -> None:
+        decoder = FrameDecoder()
+        while data := self.request.recv(1 << 16):
+            for command in decoder.receive(data):
+                answer = self.server.answer  # type: ignore[attr-defined]
+                code, body = ResponseCode.SUCCESS, answer
+                if not answer:
+                    code = ResponseCode.SYSTEM_ERROR
+                response = RemotingCommand.response_to(command, code)
+                response.body = body
+                self.request.sendall(encode_command(response))
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (b'{"replicasInfoTable":{"b0":{"masterBrokerId":1,"inSyncReplicas":[{"brokerId":1}]}}}', 2),
+        (b'{"replicasInfoTable":{"b0":{"notInSyncReplicas":[{"brokerId":1},{"brokerId":2}]}}}', 2),
+        (b'{"replicasInfoTable":{"b9":{"inSyncReplicas":[{"brokerId":1}]}}}', 0),
+        (b'{"replicasInfoTable":{"b0":{"inSyncReplicas":[]}}}', 0),
+        (b'{"replicasInfoTable":{"b0":7}}', 0),
+        (b"[[[[", 0),
+        (b"", 0),
+    ],
+)
+def test_a_controller_that_knows_the_group_is_refused(
+    classic: Path, run: RunUpgrade, answer: bytes, code: int
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Controller) as server:
+        server.answer = answer  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        found, _, err = run(SWITCH.replace("127.0.0.1:1;127.0.0.1:2", address) + " --dry-run")
+        server.shutdown()
+    assert found == code, err
+    if code:
+        assert f"the controller at {address}: found b0 with" in err
+        assert "new controllerStorePath" in err

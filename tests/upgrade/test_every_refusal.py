@@ -60,6 +60,9 @@ ELSEWHERE: Final = {
         "test_leave_controller.py::test_a_wrong_line_is_refused_before_anything_is_written"
     ),
     "found --reference {}, expected none": "test_leave_group.py::test_a_reference_is_not_chosen",
+    "the controller at {}: found {} with {} replicas": (
+        "test_controller.py::test_a_controller_that_knows_the_group_is_refused"
+    ),
     "entry {} has the same term on {} and {}": (
         "test_join_diverged.py::test_a_changed_entry_with_equal_entries_after_it_is_damage"
     ),

@@ -194,7 +194,7 @@ def test_a_killed_apply_is_continued_by_the_next_step(
     ("switch", "half", "whole"),
     [
         ("switch", "switching", "switched"),
-        ("switch --to controller --controllers 10.0.0.1:9878", "handing-over", "handed-over"),
+        ("switch --to controller --controllers 127.0.0.1:1", "handing-over", "handed-over"),
     ],
 )
 def test_a_switch_that_is_continued_is_rolled_back_as_one(

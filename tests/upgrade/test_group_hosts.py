@@ -108,7 +108,7 @@ def test_a_switch_to_a_controller_that_misses_a_host_is_continued(
 ) -> None:
     init(classic, run)
     before = trees(classic)
-    switch = "switch --to controller --controllers '10.0.0.1:9878;10.0.0.2:9878'"
+    switch = "switch --to controller --controllers '127.0.0.1:1;127.0.0.1:2'"
     code, out, err = run(switch)
     assert code == 0 and state_of(run) == "handed-over", (out, err)
     code, _, err = run("finalize")

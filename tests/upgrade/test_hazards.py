@@ -14,7 +14,7 @@ from typing import TypedDict, Unpack
 
 import attrs
 import pytest
-from attrs import define
+from harness.replicas import FILE, NOW_MS, Replicas
 from harness.upgrade import GOLDEN_SIZES, MakeUpgradeRig
 
 from rmqpy.codec.backend import scan_records
@@ -30,70 +30,13 @@ from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 from rmqpy.upgrade.checks.hazards import HAZARDS
 from rmqpy.upgrade.checks.replica import LocalReplica
-from rmqpy.upgrade.plan.survey import FileSpan, Survey, SurveyPlan
+from rmqpy.upgrade.plan.survey import FileSpan, Survey
 
-NOW_MS = 1_800_000_000_000
-FILE = "commitlog/00000000000000196608"
-CONF = """brokerClusterName=DefaultCluster
-brokerName=b0
-listenPort={port}
-mappedFileSizeCommitLog=65536
-mappedFileSizeConsumeQueue=2000
-maxHashSlotNum=100
-maxIndexNum=400
-storePathRootDir={root}
-{more}"""
 MEMBER = """enableDLegerCommitLog=true
 dLegerGroup=b0
 dLegerPeers=n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911
 dLegerSelfId={self_id}
 """
-
-
-@define
-class Replicas:
-    """The replicas of a group on disk, with the broker.conf files written so far."""
-
-    root: Path
-    names: tuple[str, ...]
-    confs: dict[str, Path]
-
-    def write_conf(self, name: str, more: str, port: int = 15911) -> None:
-        path = self.root / f"{name}.conf"
-        path.write_text(CONF.format(port=port, root=self.root / name, more=more))
-        self.confs[name] = path
-
-    def path(self, name: str, file: str) -> Path:
-        return self.root / name / file
-
-    def edit(self, name: str, file: str, position: int, data: bytes) -> None:
-        with self.path(name, file).open("r+b") as opened:
-            opened.seek(position)
-            opened.write(data)
-
-    def end(self, name: str) -> int:
-        """Return the position after the last record of the last file."""
-        data = self.path(name, FILE).read_bytes()
-        return scan_records(memoryview(data), 0, dledger=False, check_crc=False).end
-
-    def group(self) -> Group:
-        replicas = []
-        for name in self.names:
-            conf = self.confs.get(name)
-            plan = SurveyPlan(
-                name=name,
-                root=os.fspath(self.root / name),
-                config_path=os.fspath(conf) if conf else None,
-                now_ms=lambda: NOW_MS,
-            )
-            replicas.append(LocalReplica(OsFileSystem(), plan))
-        return Group(tuple(replicas))
-
-    def found(self) -> set[str]:
-        return {each.check for each in run_checks(self.group()) if not each.is_note}
-
-    def noted(self) -> set[str]:
-        return {each.check for each in run_checks(self.group()) if each.is_note}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ file                  content
 ====================  ==========================================================================
 epochFileCheckpoint   :mod:`rmqpy.codec.epochs`; ``.bak`` is read if it is missing or damaged
 brokerIdentity        one line ``cluster#brokerName#brokerId``; the controller gives ids from 1
+brokerIdentity-temp   the same with ``#address;millis``, while an id is being given
 ====================  ==========================================================================
 
 Source: EpochFileCache, CheckpointFile, BrokerMetadata of 5.3.3.
@@ -43,6 +44,8 @@ class ControllerFacts:
 
     epochs: tuple[Epoch, ...] = ()
     identity: Identity | None = None
+    pending: Identity | None = None
+    """The identity that was being given when the broker stopped."""
     problems: tuple[str, ...] = ()
 
 
@@ -61,9 +64,12 @@ def read_controller_facts(files: FileSystem, root: str) -> ControllerFacts | Non
     problems: list[str] = []
     epochs = _epochs(files, f"{root}/{EPOCH_FILE}", problems)
     identity = _identity(files, f"{root}/{IDENTITY_FILE}", problems)
-    if not epochs and identity is None and not problems:
+    pending = _identity(files, f"{root}/{IDENTITY_FILE}-temp", problems, more=1)
+    if not epochs and identity is None and pending is None and not problems:
         return None
-    return ControllerFacts(epochs=epochs, identity=identity, problems=tuple(problems))
+    return ControllerFacts(
+        epochs=epochs, identity=identity, pending=pending, problems=tuple(problems)
+    )
 
 
 def _epochs(files: FileSystem, path: str, problems: list[str]) -> tuple[Epoch, ...]:
@@ -77,15 +83,16 @@ def _epochs(files: FileSystem, path: str, problems: list[str]) -> tuple[Epoch, .
     return ()
 
 
-def _identity(files: FileSystem, path: str, problems: list[str]) -> Identity | None:
+def _identity(files: FileSystem, path: str, problems: list[str], more: int = 0) -> Identity | None:
+    """Read an identity that ``more`` further fields follow."""
     if not files.exists(path) or not files.size_of(path):
         return None
     text = files.read_bytes(path).decode("utf-8", "replace").strip()
     try:
-        cluster, broker_name, number = text.split("#")
+        cluster, broker_name, number = text.rsplit("#", more)[0].split("#")
         return Identity(cluster=cluster, broker_name=broker_name, broker_id=int(number))
     except ValueError:
-        problems.append(
-            f"{IDENTITY_FILE}: found {text[:80]!r}, expected cluster#brokerName#brokerId"
-        )
+        expected = "cluster#brokerName#brokerId" + "#address;millis" * more
+        name = path.rpartition("/")[2]
+        problems.append(f"{name}: found {text[:80]!r}, expected {expected}")
         return None

@@ -157,6 +157,8 @@ class StoreFacts:
     """The files of a broker whose master a controller of 5.x elects."""
     unread: tuple[UnreadData, ...] = ()
     """Data of 5.x that rmqpy does not read."""
+    timers_ahead: int = 0
+    """The number of last units in the timer log that lead to records after the end of the log."""
     openers: tuple[Opener, ...] = ()
     findings: tuple[Finding, ...] = field(default=())
     """Findings that need no scan of the logs: files, sizes, tails, small files."""

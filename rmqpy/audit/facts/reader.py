@@ -33,6 +33,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
 from rmqpy.store.unread.data import find_unread
+from rmqpy.store.unread.timers import count_timers_ahead
 
 __all__ = ["FindLockOwner", "read_facts"]
 
@@ -97,6 +98,7 @@ class _FactsReader:
             self._check_ledger(ledger, ledger_facts)
         tables = tuple(read_tables(files, directory))
         self._check_tables(tables)
+        end = max((log.end for log in (classic_facts, ledger_facts) if log), default=0)
         facts = StoreFacts(
             root=directory.root,
             mode=mode,
@@ -115,6 +117,7 @@ class _FactsReader:
             tables=tables,
             controller=read_controller_facts(files, directory.root),
             unread=tuple(self.unread),
+            timers_ahead=0 if self.running else count_timers_ahead(files, directory.root, end),
             openers=(),
             findings=tuple(sorted(self.findings)),
         )

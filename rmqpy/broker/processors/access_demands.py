@@ -139,6 +139,8 @@ ELSEWHERE: Final = frozenset(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        # Answered by a controller of 5.x.
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
         # Answered at the port of a DLedger member.
         RequestCode.METADATA,
         RequestCode.APPEND,

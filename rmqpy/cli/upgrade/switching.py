@@ -100,6 +100,11 @@ def _switch(options: argparse.Namespace) -> int:
         controllers=options.controllers,
     )
     context = plan_context_of(options, switch)
+    if to_controller:
+        from rmqpy.cli.upgrade.controllers import refuse_known_group
+
+        names = [each.setting("brokerName") for each in context.group.surveys]
+        refuse_known_group(options.controllers, [*dict.fromkeys(filter(None, names))])
     if options.given_group is not None and not options.given_group.file.is_local:
         from rmqpy.cli.upgrade.group.switching import switch_hosts
 

@@ -25,6 +25,7 @@ from rmqpy.codec.timers import (
     decode_timer_check,
     decode_timer_unit,
 )
+from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
 from rmqpy.store.unread.raw_log import RawFiles, RawLog, numbered_files
 
@@ -56,6 +57,38 @@ class WaitingTimers:
             self.topics[topic] = self.topics.get(topic, 0) + 1
         if slot_ms is not None:
             self.first_ms = min(slot_ms, slot_ms if self.first_ms is None else self.first_ms)
+
+
+def count_timers_ahead(files: FileSystem, root: str, log_end: int) -> int:
+    """Return how many units at the end of the timer log lead to records after ``log_end``.
+
+    Units follow the order of the log, so counting backwards from the last one ends at the first
+    whose record is there.
+    """
+    parts = numbered_files(files, f"{root}/timerlog")
+    timer_log = RawFiles(files, parts)
+    count = 0
+    for first, path in reversed(parts):
+        whole = files.size_of(path) // TIMER_UNIT_SIZE
+        for number in range(_written_units(files, path, whole) - 1, -1, -1):
+            unit = decode_timer_unit(
+                timer_log.read(first + number * TIMER_UNIT_SIZE, TIMER_UNIT_SIZE)
+            )
+            if unit is None:  # The filler of the file.
+                continue
+            if unit.physical_offset + unit.size <= log_end:
+                return count
+            count += 1
+    return count
+
+
+def _written_units(files: FileSystem, path: str, whole: int) -> int:
+    """Return the number of units up to the last byte of a file that is not zero."""
+    file = files.open_readonly(path)
+    try:
+        return min(whole, -(-file.data_end(0) // TIMER_UNIT_SIZE))
+    finally:
+        file.close()
 
 
 @define(slots=True)

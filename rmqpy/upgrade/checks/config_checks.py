@@ -16,6 +16,7 @@ from rmqpy.codec.units import index_file_size
 from rmqpy.config.keys import DLedgerPeer, is_dledger_id, parse_dledger_peers
 from rmqpy.config.loading import BrokerRole, StoreSettings
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.upgrade.checks.controller_config import controller_flags
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.plan.survey import SIZE_KEY, Survey
 
@@ -305,6 +306,7 @@ CONFIG_FILE_CHECKS: dict[str, ConfigCheck] = {
     "peers": peers,
     "flags-together": flags_together,
     "batch-push": batch_push,
+    "controller-flags": controller_flags,
 }
 
 CLASSIC_CONFIG_CHECKS: dict[str, ConfigCheck] = {

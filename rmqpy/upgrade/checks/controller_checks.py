@@ -2,7 +2,8 @@
 
 5.3.3 takes an ``epochFileCheckpoint`` that it cannot read for an empty one, and then compares no
 logs (EpochFileCache.initCacheFromFile, AutoSwitchHAClient.doTruncate); the checks report what it
-passes over. Groups without files of a controller pass.
+passes over. Groups without files of a controller pass. The keys of broker.conf are in
+:mod:`rmqpy.upgrade.checks.controller_config`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+from rmqpy.upgrade.checks.controller_config import controller_facts
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding
+from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs, messages_after
+from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.survey import Survey
 
 _BY_HAND = "move epochFileCheckpoint* of every replica away, align them with rmqpy upgrade plan and"
 _BY_HAND += " apply, and write the epochs again with rmqpy upgrade switch --to controller"
+_FETCH_AGAIN = "move the store away and start the replica with an empty one: its master sends it"
+_FETCH_AGAIN += " the whole log"
 
 
 def epochs(group: Group) -> Iterator[CheckFinding]:
     """Check that the epochs of a controller group can be read, fit the log, and are one history."""
-    found = {each.name: _controller(each) for each in group.surveys}
+    found = {each.name: controller_facts(each) for each in group.surveys}
     if not any(found.values()):
         return
     for survey in group.surveys:
@@ -30,27 +36,19 @@ def epochs(group: Group) -> Iterator[CheckFinding]:
             )
         yield from _fits(survey, found[survey.name].get("epochs", []))
     for one, two in combinations(group.surveys, 2):
-        yield from _one_history(one.name, two.name, found)
+        yield from _one_history(one, two)
 
 
 def identities(group: Group) -> Iterator[CheckFinding]:
     """Check that the identities of a controller group are unique and belong to its name."""
     owners: dict[int, str] = {}
     for survey in group.surveys:
-        identity = _controller(survey).get("identity")
+        facts = controller_facts(survey)
+        for name, key in (("brokerIdentity", "identity"), ("brokerIdentity-temp", "pending")):
+            yield from _foreign(survey, name, facts.get(key))
+        identity = facts.get("identity")
         if identity is None:
             continue
-        for key, part in (("brokerClusterName", "cluster"), ("brokerName", "broker_name")):
-            configured = survey.setting(key)
-            if configured and configured != identity[part]:
-                yield finding(
-                    "identities",
-                    survey.name,
-                    f"brokerIdentity was given to {identity[part]}, and {key}={configured}: 5.x"
-                    " does not start",
-                    "start it with the store that belongs to it, or move brokerIdentity away to"
-                    " have the controller give another one",
-                )
         other = owners.setdefault(identity["broker_id"], survey.name)
         if other != survey.name:
             yield finding(
@@ -62,13 +60,81 @@ def identities(group: Group) -> Iterator[CheckFinding]:
             )
 
 
-def _controller(survey: Survey) -> dict[str, Any]:
-    found: dict[str, Any] | None = survey.manifest.facts.get("controller")
-    return found or {}
+def confirm_offset(group: Group) -> Iterator[CheckFinding]:
+    """Check that the log has everything that its checkpoint says was confirmed by the group."""
+    for survey in group.surveys:
+        confirmed = (survey.manifest.facts.get("checkpoint") or {}).get(
+            "confirm_physical_offset", 0
+        )
+        end = _next_offset(survey)
+        if controller_facts(survey) and confirmed > end:
+            yield finding(
+                "confirm-offset",
+                survey.name,
+                f"the group had confirmed its log up to {confirmed}, it ends at {end}: acknowledged"
+                " messages are missing here, and 5.x lowers the offset without saying so",
+                "use the other replicas, and let this one fetch the log from them",
+            )
+
+
+def stale_tail(group: Group) -> Iterator[CheckFinding]:
+    """Check that no end of a log that 5.x has cut off is there again (#10666)."""
+    for survey in group.surveys:
+        if not controller_facts(survey):
+            continue
+        queued = _queued_end(survey)
+        broken = [
+            each["offset"]
+            for each in survey.found
+            if each["code"].startswith("RECORD_") and each.get("offset", -1) >= queued > 0
+        ]
+        if broken:
+            yield finding(
+                "stale-tail",
+                survey.name,
+                f"its queues end at {queued}; after a gap at {min(broken)} the file has whole"
+                f" messages up to {survey.manifest.end}: what a truncation has left there, which"
+                " 5.x may take for messages again after a crash",
+                _FETCH_AGAIN,
+            )
+    for one, two in combinations(group.replicas, 2):
+        if controller_facts(one.survey()) and controller_facts(two.survey()):
+            yield from _returned(one, two)
+
+
+def timers_in_log(group: Group) -> Iterator[CheckFinding]:
+    """Check that the timer log leads to records of the log, and not beyond its end (#10668)."""
+    for survey in group.surveys:
+        count = survey.manifest.facts.get("timers_ahead", 0)
+        if count:
+            yield finding(
+                "timers-in-log",
+                survey.name,
+                f"the last {count} units of the timer log lead to records after the end of the log,"
+                f" {survey.manifest.end}: 5.x may stop to deliver timer messages when it meets"
+                " them",
+                f"{_FETCH_AGAIN}; if no replica is sound, move timerwheel, timerlog, and"
+                " config/timer* away: 5.x builds them again from the timer topic",
+            )
+
+
+def _foreign(survey: Survey, name: str, identity: dict[str, Any] | None) -> Iterator[CheckFinding]:
+    if identity is None:
+        return
+    for key, part in (("brokerClusterName", "cluster"), ("brokerName", "broker_name")):
+        configured = survey.setting(key)
+        if configured and configured != identity[part]:
+            yield finding(
+                "identities",
+                survey.name,
+                f"{name} was given to {identity[part]}, and {key}={configured}: 5.x does not start",
+                f"start it with the store that belongs to it, or move {name} away to have the"
+                " controller give another one",
+            )
 
 
 def _fits(survey: Survey, epochs: list[dict[str, int]]) -> Iterator[CheckFinding]:
-    end = survey.manifest.end
+    begin, end = survey.manifest.begin, _next_offset(survey)
     beyond = [each for each in epochs if each["start_offset"] > end]
     if beyond:
         first = beyond[0]
@@ -79,32 +145,115 @@ def _fits(survey: Survey, epochs: list[dict[str, int]]) -> Iterator[CheckFinding
             " end of the log is missing",
             "use the other replicas, and let this one fetch the log from them",
         )
+    elif epochs and survey.manifest.messages and epochs[0]["start_offset"] > begin:
+        yield finding(
+            "epochs",
+            survey.name,
+            f"the log begins at {begin}, its first epoch at {epochs[0]['start_offset']}: what is"
+            " before it belongs to no epoch, and a replica that lacks a part of it is never served",
+            _BY_HAND,
+        )
 
 
-def _one_history(one: str, two: str, found: dict[str, dict[str, Any]]) -> Iterator[CheckFinding]:
-    """Compare two replicas: up to the last common epoch, all must begin at the same offset."""
-    mine, theirs = (
-        {each["number"]: each["start_offset"] for each in found[name].get("epochs", [])}
-        for name in (one, two)
-    )
+def _one_history(one: Survey, two: Survey) -> Iterator[CheckFinding]:
+    """Compare two replicas: all epochs that both should have must begin at the same offset."""
+    mine, theirs = (_by_number(each) for each in (one, two))
+    names = f"{one.name}, {two.name}"
     if bool(mine) != bool(theirs):
         with_epochs, without = (one, two) if mine else (two, one)
         yield finding(
             "epochs",
-            without,
-            f"it has no epochs, {with_epochs} has: 5.x would not compare their logs",
+            without.name,
+            f"it has no epochs, {with_epochs.name} has: 5.x would not compare their logs",
             _BY_HAND,
         )
         return
-    common = mine.keys() & theirs.keys()
-    wrong = next((each for each in sorted(common) if mine[each] != theirs[each]), None)
-    if mine and not common:
-        yield finding("epochs", f"{one}, {two}", "they have no epoch in common", _BY_HAND)
-    elif wrong is not None:
+    common = sorted(mine.keys() & theirs.keys())
+    if not common:
+        if mine:
+            yield finding("epochs", names, "they have no epoch in common", _BY_HAND)
+        return
+    wrong = next((each for each in common if mine[each] != theirs[each]), None)
+    single = next(
+        (each for each in sorted(mine.keys() ^ theirs.keys()) if common[0] < each < common[-1]),
+        None,
+    )
+    choose = "compare the logs (rmqpy upgrade verify), and choose one before either starts"
+    if wrong is not None:
         yield finding(
             "epochs",
-            f"{one}, {two}",
-            f"epoch {wrong} begins at {mine[wrong]} in {one} and at {theirs[wrong]} in {two}: two"
-            " histories; 5.x would cut one of them",
-            "compare the logs (rmqpy upgrade verify), and choose one before either starts",
+            names,
+            f"epoch {wrong} begins at {mine[wrong]} in {one.name} and at {theirs[wrong]} in"
+            f" {two.name}: two histories; 5.x would cut one of them",
+            choose,
         )
+    elif single is not None:
+        has, lacks = (one, two) if single in mine else (two, one)
+        yield finding(
+            "epochs",
+            names,
+            f"{has.name} has epoch {single}, {lacks.name} only epochs before and after it: two"
+            " histories, or a file that was edited",
+            choose,
+        )
+    else:
+        yield from _went_on(one, two)
+        yield from _went_on(two, one)
+
+
+def _went_on(old: Survey, new: Survey) -> Iterator[CheckFinding]:
+    """Report a replica whose log goes on where another one has begun a newer epoch."""
+    mine, theirs = _by_number(old), _by_number(new)
+    newer = [each for each in theirs if each > max(mine)]
+    if not newer:
+        return
+    began = theirs[min(newer)]
+    if old.manifest.end > began:
+        yield finding(
+            "epochs",
+            old.name,
+            f"its epoch {max(mine)} goes on to {old.manifest.end}; in {new.name} epoch"
+            f" {min(newer)} begins at {began}: messages after it are those of a master that had"
+            " been replaced. If the controller elects this replica, they replace acknowledged ones",
+            f"start {new.name} first and wait until it is the master: this replica is then cut to"
+            f" {began}; rmqpy upgrade verify lists the messages",
+        )
+
+
+def _returned(one: Replica, two: Replica) -> Iterator[CheckFinding]:
+    """Report messages that are in none of their replica's queues, and not in the other replica."""
+    compared = compare_logs(one, two)
+    for mine, theirs, longer in ((one, two, Relation.LONGER), (two, one, Relation.SHORTER)):
+        survey = mine.survey()
+        queued = _queued_end(survey)
+        if (
+            compared.relation in (longer, Relation.DIVERGED)
+            and 0 < queued <= compared.common_end < survey.manifest.end
+            and not survey.abort_found
+        ):
+            count = sum(1 for _ in messages_after(mine, compared.common_end))
+            yield finding(
+                "stale-tail",
+                survey.name,
+                f"its queues end at {queued}; {count} messages after {compared.common_end} are in"
+                f" none of them, and {theirs.name} does not have them: the group never confirmed"
+                " them, or 5.x had cut them off before",
+                f"start {theirs.name} first and wait until it is the master; or {_FETCH_AGAIN}",
+            )
+
+
+def _by_number(survey: Survey) -> dict[int, int]:
+    epochs = controller_facts(survey).get("epochs", [])
+    return {each["number"]: each["start_offset"] for each in epochs}
+
+
+def _next_offset(survey: Survey) -> int:
+    """Return where the next message would be written, which is after the filler of a file."""
+    log = survey.manifest.facts.get("classic") or {}
+    return int(max(log.get("next_offset", 0), survey.manifest.end))
+
+
+def _queued_end(survey: Survey) -> int:
+    """Return the end of the last message to which a consume queue leads, or 0."""
+    queues = survey.manifest.facts.get("queues", ())
+    return max((int(each["end_physical"]) for each in queues), default=0)

@@ -19,7 +19,13 @@ from rmqpy.audit.replicas.manifest import LogDigest, Manifest
 from rmqpy.audit.replicas.table_comparison import compare_tables
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
-from rmqpy.upgrade.checks.controller_checks import epochs, identities
+from rmqpy.upgrade.checks.controller_checks import (
+    confirm_offset,
+    epochs,
+    identities,
+    stale_tail,
+    timers_in_log,
+)
 from rmqpy.upgrade.checks.entry_comparison import (
     EntryComparison,
     EntryConflict,
@@ -297,6 +303,9 @@ GROUP_CHECKS: dict[str, Check] = {
     "clocks": clocks,
     "epochs": epochs,
     "identities": identities,
+    "confirm-offset": confirm_offset,
+    "stale-tail": stale_tail,
+    "timers-in-log": timers_in_log,
 }
 CHECKS: dict[str, Check] = {**REPLICA_CHECKS, **CONFIG_CHECKS, **GROUP_CHECKS}
 """All checks by name, in the order of reports."""

@@ -186,3 +186,118 @@ HAZARDS = (
     ),
     Hazard("H28", "batch push is on with members of mixed versions", ("batch-push",), ""),
 )
+
+
+CONTROLLER_HAZARDS = (
+    Hazard(
+        "C1",
+        "a slave that lags is started first: the controller elects it, queue offsets are given"
+        " twice, and acknowledged messages are lost",
+        ("same-log",),
+        "switch refuses replicas that differ; plan and apply make them equal",
+    ),
+    Hazard(
+        "C2",
+        "a replica without epochs lags: it is never served, and messages are acknowledged on one"
+        " copy",
+        ("epochs", "same-log"),
+        "switch gives every replica epoch 0",
+    ),
+    Hazard(
+        "C3",
+        "a replica is longer than the one that is elected: it keeps messages that no other has",
+        ("same-log",),
+        "the longest log is the reference",
+    ),
+    Hazard(
+        "C4",
+        "a new machine with an empty store is started first: the group begins at offset 0",
+        ("same-log", "tables-there"),
+        "apply fills it; an empty replica that is started later is served from the first offset",
+    ),
+    Hazard("C5", "a store has the identity of another group", ("identities",), ""),
+    Hazard("C6", "two stores have one identity: one is a copy", ("identities",), ""),
+    Hazard(
+        "C7",
+        "epochFileCheckpoint is damaged, or does not fit the log: 5.x takes it for empty, or cuts"
+        " the log in the wrong place",
+        ("epochs",),
+        "switch writes it with a CRC",
+    ),
+    Hazard(
+        "C8",
+        "the controller has data of an earlier group of this name: it waits for a replica that no"
+        " longer exists, or has the old one elected",
+        (),
+        "switch asks the controllers that answer, and refuses if they know the brokerName",
+    ),
+    Hazard(
+        "C9",
+        "the controller has lost its data, and the replicas have not: their epochs are above those"
+        " that it gives, so no replica accepts a role",
+        (),
+        "switch refuses stores that have the epochs of a controller; leave takes them out first",
+    ),
+    Hazard(
+        "C10",
+        "a replica was killed: 5.x dispatches nothing until it has a role, and no confirm offset"
+        " says how far its log is right",
+        ("clean-stop", "queues-match"),
+        "switch refuses it",
+    ),
+    Hazard(
+        "C11",
+        "keys exclude each other, or differ between replicas: the broker ends, has no replication,"
+        " refuses every message, or is a second master",
+        ("controller-flags",),
+        "switch removes the keys of the other modes, and checks the result before it writes",
+    ),
+    Hazard(
+        "C12",
+        "a former master has gone on after another one was elected: its messages replace"
+        " acknowledged ones if it is elected again",
+        ("epochs", "same-log"),
+        "leave keeps the side with the newest epoch",
+    ),
+    Hazard(
+        "C13",
+        "what a truncation has cut off is still on the disk, and is there again after a crash"
+        " (#10666)",
+        ("stale-tail",),
+        "",
+    ),
+    Hazard(
+        "C14",
+        "the timer log leads beyond the end of a truncated log: timer messages are not delivered"
+        " any more (#10668)",
+        ("timers-in-log",),
+        "",
+    ),
+    Hazard(
+        "C15",
+        "the log ends before the offset that the group has confirmed: 5.x lowers the offset, and"
+        " acknowledged messages are missing",
+        ("confirm-offset",),
+        "",
+    ),
+    Hazard(
+        "C16",
+        "a broker that knows no controller is started on the store: 4.9, or one without"
+        " enableControllerMode",
+        ("versions", "controller-flags", "tables-readable"),
+        "our broker refuses to start",
+    ),
+    Hazard(
+        "C17",
+        "mappedFileSizeCommitLog differs from the files, or between replicas",
+        ("file-sizes", "same-sizes"),
+        "plan refuses",
+    ),
+    Hazard(
+        "C18",
+        "a group with a SYNC_MASTER acknowledges messages that only its master has",
+        ("controller-flags",),
+        "switch sets allAckInSyncStateSet; the check compares it",
+    ),
+)
+"""The hazards of the way to a controller of RocketMQ 5.x, and of a group that has one."""
