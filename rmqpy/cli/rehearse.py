@@ -72,7 +72,7 @@ def add_commands(commands: Commands) -> None:
 def _rehearse(options: argparse.Namespace) -> int:
     from rmqpy.cli.errors import error_json
     from rmqpy.cli.progress import StatusLine
-    from rmqpy.cli.upgrade.output import print_result
+    from rmqpy.cli.upgrade.base.output import print_result
     from rmqpy.net.loop import run
     from rmqpy.rehearsal.session import RehearsalPlan, rehearse
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError

@@ -16,7 +16,8 @@ from rmqpy.audit.facts.proof_age import ProofAge, age_sentences
 from rmqpy.audit.scan.directory import LogFile
 from rmqpy.codec import layout
 from rmqpy.codec.entry import INDEX_UNIT
-from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums, sum_units, walk_index
+from rmqpy.codec.tally.backend import sum_units, walk_index
+from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums
 from rmqpy.codec.units import index_entry_position
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.index.index_file import KeyIndex

@@ -236,7 +236,7 @@ def test_the_hint_of_a_group_names_no_directory(
         options.given_group = "group"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rmqpy.cli.upgrade.group.given.use_group", interrupt)
+    monkeypatch.setattr("rmqpy.cli.upgrade.base.given.use_group", interrupt)
     assert main(["upgrade", "apply"]) == 130
     assert "rmqpy upgrade apply continues them and rmqpy upgrade rollback takes" in (
         capsys.readouterr().err

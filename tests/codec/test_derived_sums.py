@@ -12,14 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqpy.codec import backend, layout
-from rmqpy.codec.tally.backend import tally_frames
+from rmqpy.codec.tally.backend import rewind_index, sum_units, tally_frames, walk_index
 from rmqpy.codec.tally.derived_sums import (
-    rewind_index,
     rewind_index_in_python,
     slots_digest,
-    sum_units,
     sum_units_in_python,
-    walk_index,
     walk_index_in_python,
 )
 from rmqpy.codec.tally.kernel import Tally, TallyPlan

@@ -13,7 +13,7 @@ from harness.pipeline import flip_bit
 from rmqpy.cli import main
 from rmqpy.cli.pipeline import replicas as pipeline_replicas
 from rmqpy.cli.upgrade import proving
-from rmqpy.cli.upgrade import replicas as upgrade_replicas
+from rmqpy.cli.upgrade.base import replicas as upgrade_replicas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -103,7 +103,7 @@ NO_WAY: Final = {
     "audit/replicas/repair.py: damage in a store with a DLedger log": MEMBER,
     "audit/replicas/repair.py: a broker that runs on it": "stop the broker",
     "audit/scan/store_root.py: {}": USAGE,
-    "cli/upgrade/replicas.py: {}": USAGE,
+    "cli/upgrade/base/replicas.py: {}": USAGE,
     "demo/store_copy.py: no directory commitlog": USAGE,
     "demo/store_copy.py: a store that already runs": USAGE,
     "why/gathering/election.py: a store without a folder": USAGE,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of, write_first_entry
 
+from rmqpy.cli.upgrade.base.given import GivenGroup
 from rmqpy.cli.upgrade.group.facts import GroupView, view_group
-from rmqpy.cli.upgrade.group.given import GivenGroup
 from rmqpy.upgrade.group.group_file import parse_group_file
 from rmqpy.upgrade.group.states import BACKWARD, FORWARD
 from rmqpy.upgrade.plan.node_context import NodeContext

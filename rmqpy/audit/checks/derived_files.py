@@ -15,7 +15,8 @@ from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec import layout
-from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums, sum_units, walk_index
+from rmqpy.codec.tally.backend import sum_units, walk_index
+from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums
 from rmqpy.codec.tally.kernel import QueueTally, Tally
 from rmqpy.codec.units import index_entry_position
 from rmqpy.model.files import FileSystem

@@ -18,14 +18,8 @@ from rmqpy.audit.scan.directory import LogFile
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end
-from rmqpy.codec.tally.derived_sums import (
-    IndexSums,
-    UnitSums,
-    rewind_index,
-    slots_digest,
-    sum_units,
-    walk_index,
-)
+from rmqpy.codec.tally.backend import rewind_index, sum_units, walk_index
+from rmqpy.codec.tally.derived_sums import IndexSums, UnitSums, slots_digest
 from rmqpy.codec.units import index_entry_position
 from rmqpy.model.files import FileSystem, StoreFile
 

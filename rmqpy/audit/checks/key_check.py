@@ -29,7 +29,8 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.tally.derived_sums import IndexSums, walk_index
+from rmqpy.codec.tally.backend import walk_index
+from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.codec.tally.kernel import key_hashes
 from rmqpy.codec.units import (
     INDEX_ENTRY,

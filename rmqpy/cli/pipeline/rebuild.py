@@ -18,8 +18,8 @@ from rmqpy.cli.parsing import (
     add_log_options,
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
-from rmqpy.cli.upgrade.contexts import locked
-from rmqpy.cli.upgrade.replicas import local_replicas, now_ms
+from rmqpy.cli.upgrade.base.contexts import locked
+from rmqpy.cli.upgrade.base.replicas import local_replicas, now_ms
 
 if TYPE_CHECKING:
     from rmqpy.audit.facts.facts import StoreFacts

@@ -17,8 +17,8 @@ from rmqpy.cli.given_files import check_certificate_target, read_given, read_man
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
 from rmqpy.cli.pipeline.engine import engine_option, spark_options, store_runners
 from rmqpy.cli.upgrade.aligning import plan_verb
-from rmqpy.cli.upgrade.options import give_up_option, replica_options
-from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas, name_of, now_ms
+from rmqpy.cli.upgrade.base.options import give_up_option, replica_options
+from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas, name_of, now_ms
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.given_files import read_plan, read_secret
-from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
-from rmqpy.cli.upgrade.carry_out import recorded_context
-from rmqpy.cli.upgrade.contexts import locked, plan_context_of
-from rmqpy.cli.upgrade.options import (
+from rmqpy.cli.given_files import read_secret
+from rmqpy.cli.parsing import CAN_BE_RESUMED
+from rmqpy.cli.upgrade.base.carry_out import recorded_context
+from rmqpy.cli.upgrade.base.contexts import locked, plan_context_of
+from rmqpy.cli.upgrade.base.options import (
     add_verb,
     full_option,
     give_up_option,
@@ -17,16 +17,15 @@ from rmqpy.cli.upgrade.options import (
     out_option,
     replica_options,
 )
-from rmqpy.cli.upgrade.output import guarded, print_journal, print_result, show_plan
-from rmqpy.cli.upgrade.replicas import absolute
-from rmqpy.model.errors import RmqError
+from rmqpy.cli.upgrade.base.output import guarded, print_journal, show_plan
+from rmqpy.cli.upgrade.base.plan_parts import obstacles, print_obstacles, replica_of, signed_plan
+from rmqpy.cli.upgrade.base.replicas import absolute
+from rmqpy.cli.upgrade.group.applying import apply_group
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.upgrade.checks.replica import Replica
     from rmqpy.upgrade.plan.node_context import NodeContext
-    from rmqpy.upgrade.plan.plan import NodePlan, Plan
-    from rmqpy.upgrade.steps.plan_context import PlanContext
+    from rmqpy.upgrade.plan.plan import NodePlan
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -87,8 +86,6 @@ def _apply(options: argparse.Namespace) -> int:
             journal = resume(node_context)
         return print_journal(options, journal, f"plan {journal.plan_id} is applied in {root}")
     if options.given_group is not None and options.node is None:
-        from rmqpy.cli.upgrade.group.applying import apply_group
-
         return apply_group(options, options.given_group)
     context = plan_context_of(options)
     plan, node = signed_plan(options.plan, read_secret(options.key)), options.node or ""
@@ -103,52 +100,3 @@ def _apply(options: argparse.Namespace) -> int:
 
 def _dry_run(options: argparse.Namespace, node_context: NodeContext, part: NodePlan) -> int:
     return print_obstacles(options, obstacles(node_context, part))
-
-
-def obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
-    """Return why a part cannot be carried out."""
-    from rmqpy.upgrade.plan.own_paths import check_own_paths
-    from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
-    from rmqpy.upgrade.plan.space import missing_space
-
-    check_own_paths(node_context, part)
-    wrong = verify_preconditions(node_context, part)
-    check_sources(node_context, part)
-    return wrong + missing_space(node_context, part)
-
-
-def print_obstacles(options: argparse.Namespace, wrong: list[str]) -> int:
-    print_result(options, {"wrong": wrong}, wrong or ["every operation could be done"])
-    return EXIT_NO if wrong else EXIT_DONE
-
-
-def replica_of(context: PlanContext, part: NodePlan) -> Replica:
-    """Return the replica of this host whose directory a part of a plan is for.
-
-    The directory is never taken from the plan, which may come from another host.
-    """
-    from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
-
-    local = context.on_this_host
-    for replica in local:
-        if replica.root == part.root:
-            return replica
-    given = ", ".join(f"{each.name}={each.root}" for each in local) or "no directory"
-    raise UpgradeRefusedError(
-        f"the plan's part for {part.replica} is for {part.root!r}: found {given} among the replicas"
-        f" given, expected that directory; if it is this node's, give {part.replica}=DIR"
-    )
-
-
-def signed_plan(path: str | None, key: bytes | None) -> Plan:
-    """Return the plan. Raise UpgradeRefusedError if it is not the plan that was signed."""
-    from rmqpy.upgrade.plan.plan import Plan, check_signed
-
-    if path is None:
-        raise RmqError("--plan FILE is missing: give the plan, or --resume DIR")
-    value = read_plan(path)
-    check_signed(value, key)
-    try:
-        return Plan.from_json(value)
-    except (RmqError, ValueError, KeyError, TypeError) as error:
-        raise RmqError(f"{path}: found a plan that cannot be used: {error}") from None

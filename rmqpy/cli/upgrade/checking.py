@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
-from rmqpy.cli.upgrade.contexts import plan_context_of
-from rmqpy.cli.upgrade.options import add_verb, full_option, replica_options
-from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.replicas import now_ms
+from rmqpy.cli.upgrade.base.contexts import plan_context_of
+from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_options
+from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.base.replicas import now_ms
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands

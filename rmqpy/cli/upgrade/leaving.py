@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE
-from rmqpy.cli.upgrade.carry_out import announced_in_all, carry_out
-from rmqpy.cli.upgrade.contexts import plan_context_of
-from rmqpy.cli.upgrade.options import (
+from rmqpy.cli.upgrade.base.carry_out import announced_in_all, carry_out
+from rmqpy.cli.upgrade.base.contexts import plan_context_of
+from rmqpy.cli.upgrade.base.options import (
     add_verb,
     full_option,
     give_up_option,
@@ -17,14 +17,15 @@ from rmqpy.cli.upgrade.options import (
     replica_options,
     runbook_option,
 )
-from rmqpy.cli.upgrade.output import print_result, show_plan
-from rmqpy.cli.upgrade.replicas import absolute, name_of, named
+from rmqpy.cli.upgrade.base.output import print_result, show_plan
+from rmqpy.cli.upgrade.base.replicas import absolute, name_of, named
+from rmqpy.cli.upgrade.group.switching import plan_leaving_of_hosts
 from rmqpy.cli.upgrade.runbooks import print_runbook
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.plan.plan import Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 
@@ -85,8 +86,6 @@ def _leave(options: argparse.Namespace) -> int:
     context = plan_context_of(options, switch)
     if not (options.apply or options.into):
         if options.given_group is not None and not options.given_group.file.is_local:
-            from rmqpy.cli.upgrade.group.switching import plan_leaving_of_hosts
-
             plan = plan_leaving_of_hosts(options, options.given_group, context)
         else:
             plan = plan_leaving(context)

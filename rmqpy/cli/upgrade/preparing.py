@@ -6,10 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import CAN_BE_REPEATED, EXIT_DONE
-from rmqpy.cli.upgrade.contexts import plan_context_of
-from rmqpy.cli.upgrade.options import add_verb, full_option, replica_options
-from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.replicas import local_replicas
+from rmqpy.cli.upgrade.base.contexts import plan_context_of
+from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_options
+from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.base.replicas import local_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

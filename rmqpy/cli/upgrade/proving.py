@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_certificate_target, read_manifest, read_secret
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
-from rmqpy.cli.upgrade.contexts import plan_context_of
-from rmqpy.cli.upgrade.options import add_verb, full_option, key_option, out_option, replica_options
-from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.replicas import now_ms
+from rmqpy.cli.upgrade.base.contexts import plan_context_of
+from rmqpy.cli.upgrade.base.options import (
+    add_verb,
+    full_option,
+    key_option,
+    out_option,
+    replica_options,
+)
+from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.base.replicas import now_ms
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.replicas import absolute, is_remote, name_of, named
+from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.base.replicas import absolute, is_remote, name_of, named
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

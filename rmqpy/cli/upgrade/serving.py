@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_readable, read_token
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.options import add_verb
-from rmqpy.cli.upgrade.replicas import local_replicas
+from rmqpy.cli.upgrade.base.options import add_verb
+from rmqpy.cli.upgrade.base.replicas import local_replicas
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

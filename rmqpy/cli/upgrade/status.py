@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.base.options import add_verb, replica_options
+from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.base.replicas import all_replicas
 from rmqpy.cli.upgrade.group.driving import show_group
-from rmqpy.cli.upgrade.options import add_verb, replica_options
-from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.replicas import all_replicas
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands

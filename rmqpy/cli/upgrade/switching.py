@@ -8,9 +8,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
-from rmqpy.cli.upgrade.carry_out import announced_in_all, carry_out
-from rmqpy.cli.upgrade.contexts import plan_context_of
-from rmqpy.cli.upgrade.options import (
+from rmqpy.cli.upgrade.base.carry_out import carry_out
+from rmqpy.cli.upgrade.base.carry_out_switch import AFTER, CONTROLLER, DLEDGER, carry_out_switch
+from rmqpy.cli.upgrade.base.contexts import plan_context_of
+from rmqpy.cli.upgrade.base.options import (
     add_verb,
     full_option,
     give_up_option,
@@ -18,27 +19,15 @@ from rmqpy.cli.upgrade.options import (
     replica_options,
     runbook_option,
 )
-from rmqpy.cli.upgrade.output import confirm, journal_json, print_result, show_plan
-from rmqpy.cli.upgrade.replicas import name_of, named
+from rmqpy.cli.upgrade.base.output import confirm, journal_json, print_result, show_plan
+from rmqpy.cli.upgrade.base.replicas import name_of, named
+from rmqpy.cli.upgrade.group.switching import switch_hosts
 from rmqpy.cli.upgrade.runbooks import print_runbook
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.upgrade.plan.node_context import NodeContext
-    from rmqpy.upgrade.plan.plan import NodePlan, Plan
     from rmqpy.upgrade.steps.join_verdict import JoinVerdict
-    from rmqpy.upgrade.steps.plan_context import PlanContext
-
-
-DLEDGER, CONTROLLER = "dledger", "controller"
-"""Where ``switch`` leads."""
-
-AFTER = {
-    DLEDGER: "start the brokers",
-    CONTROLLER: "start the controller, then the brokers with RocketMQ 5.x",
-}
-"""What the operator does next."""
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -106,8 +95,6 @@ def _switch(options: argparse.Namespace) -> int:
         names = [each.setting("brokerName") for each in context.group.surveys]
         refuse_known_group(options.controllers, [*dict.fromkeys(filter(None, names))])
     if options.given_group is not None and not options.given_group.file.is_local:
-        from rmqpy.cli.upgrade.group.switching import switch_hosts
-
         return switch_hosts(options, options.given_group, context)
     if options.dry_run:
         return show_plan(options, plan_switch(context))
@@ -134,35 +121,6 @@ def _check_destination(options: argparse.Namespace) -> None:
             f"--to {options.to}: found {', '.join(given)}, which belongs to another destination;"
             " leave it out"
         )
-
-
-def carry_out_switch(context: PlanContext) -> Plan:
-    """Switch the members of this host, except those that a switch that ended early has switched:
-    of two such plans, ``rollback`` would take only the second one back.
-    """
-    from rmqpy.upgrade.group.member_stage import has_applied
-    from rmqpy.upgrade.plan.operations import OpState
-    from rmqpy.upgrade.steps.old_log_mark import save_old_log_mark
-    from rmqpy.upgrade.steps.planning import plan_switch
-
-    def save_mark(node_context: NodeContext, part: NodePlan) -> None:
-        save_old_log_mark(node_context.files, context.group.replica(part.replica))
-
-    def is_left(part: NodePlan, plan: Plan) -> bool:
-        replica = context.group.replica(part.replica)
-        node_context = context.node_context(replica)
-        return not has_applied(replica.facts(), plan.steps) or any(
-            op.state(node_context) is not OpState.AFTER for op in part.ops
-        )
-
-    with announced_in_all(context, "switch"):
-        plan = plan_switch(context)
-        left = [part for part in plan.nodes if is_left(part, plan)]
-        if context.options.controllers:
-            carry_out(context, plan, "switched", parts=left)
-        else:
-            carry_out(context, plan, "switched", save_mark, left)
-    return plan
 
 
 def _join(options: argparse.Namespace) -> int:

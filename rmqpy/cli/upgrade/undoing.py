@@ -6,11 +6,11 @@ import argparse
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import CAN_BE_REPEATED
-from rmqpy.cli.upgrade.carry_out import described, recorded_context
-from rmqpy.cli.upgrade.contexts import locked
-from rmqpy.cli.upgrade.options import add_verb
-from rmqpy.cli.upgrade.output import print_journal, print_result
-from rmqpy.cli.upgrade.replicas import absolute, now_ms
+from rmqpy.cli.upgrade.base.carry_out import described, recorded_context
+from rmqpy.cli.upgrade.base.contexts import locked
+from rmqpy.cli.upgrade.base.options import add_verb
+from rmqpy.cli.upgrade.base.output import print_journal, print_result
+from rmqpy.cli.upgrade.base.replicas import absolute, now_ms
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands

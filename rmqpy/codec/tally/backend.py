@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
+from typing import Protocol
 
 from rmqpy.codec import backend
 from rmqpy.codec.scan import StopReason
+from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums
 from rmqpy.codec.tally.kernel import Tally
 
-__all__ = ["tally_frames"]
+__all__ = ["rewind_index", "sum_units", "tally_frames", "walk_index"]
 
 _TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReason]]
+_SumUnits = Callable[[memoryview, int, int, int], UnitSums]
+_RewindIndex = Callable[[memoryview, int, int, int], "array[int] | None"]
 
 
-def _choose() -> _TallyFrames:
+class _WalkIndex(Protocol):
+    def __call__(
+        self,
+        view: memoryview,
+        slot_count: int,
+        entry_end: int,
+        log_file_size: int,
+        low: int,
+        high: int,
+        since: SlotState | None = None,
+    ) -> IndexSums: ...
+
+
+def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex]:
     if backend.implementation == "c":
-        from rmqpy.codec.tally import native
+        from rmqpy.codec.tally import native, native_sums
 
-        return native.tally_frames
-    from rmqpy.codec.tally import kernel
+        return (
+            native.tally_frames,
+            native_sums.sum_units,
+            native_sums.walk_index,
+            native_sums.rewind_index,
+        )
+    from rmqpy.codec.tally import derived_sums, kernel
 
-    return kernel.count_frames
+    return (
+        kernel.count_frames,
+        derived_sums.sum_units_in_python,
+        derived_sums.walk_index_in_python,
+        derived_sums.rewind_index_in_python,
+    )
 
 
-tally_frames = _choose()
+tally_frames, sum_units, walk_index, rewind_index = _choose()

@@ -4,7 +4,8 @@ The walk over a log file sums a digest of every unit that must exist for its mes
 (:mod:`rmqpy.codec.tally.kernel`). The functions of this module sum the units that do exist, per log
 file to which they lead. Where the sums of a queue and a log file agree, every message of the file
 has its unit, and no unit leads to anything else in the file; so neither of them has to be read
-again for the comparison with the other. Both functions exist in C too.
+again for the comparison with the other. The functions exist in C too (:mod:`native_sums
+<rmqpy.codec.tally.native_sums>`); :mod:`rmqpy.codec.tally.backend` chooses.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ from __future__ import annotations
 import hashlib
 import sys
 from array import array
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from attrs import define, field
 
-from rmqpy.codec import backend, layout
+from rmqpy.codec import layout
 from rmqpy.codec.entry import INDEX_UNIT
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE
 from rmqpy.codec.tally.kernel import entry_digest, key_digest, tags_digest, unit_digest
 from rmqpy.codec.units import INDEX_ENTRY, INDEX_SLOT, QUEUE_UNIT, index_entry_position
 
-__all__ = ["IndexSums", "UnitSums", "rewind_index", "slots_digest", "sum_units", "walk_index"]
+__all__ = [
+    "IndexSums",
+    "SlotState",
+    "UnitSums",
+    "rewind_index_in_python",
+    "slots_digest",
+    "sum_units_in_python",
+    "walk_index_in_python",
+]
 
 UnitSums = dict[int, tuple[int, int, int]]
 """Number of the log file (offset divided by the file size) → (count, sum of :func:`unit_digest`,
@@ -142,31 +150,3 @@ def walk_index_in_python(
         result.wrong_slots += head != newest[slot]
     result.slots = slots_digest(newest)
     return result
-
-
-_SumUnits = Callable[[memoryview, int, int, int], UnitSums]
-_RewindIndex = Callable[[memoryview, int, int, int], "array[int] | None"]
-
-
-class _WalkIndex(Protocol):
-    def __call__(
-        self,
-        view: memoryview,
-        slot_count: int,
-        entry_end: int,
-        log_file_size: int,
-        low: int,
-        high: int,
-        since: SlotState | None = None,
-    ) -> IndexSums: ...
-
-
-def _choose() -> tuple[_SumUnits, _WalkIndex, _RewindIndex]:
-    if backend.implementation == "c":
-        from rmqpy.codec.tally import native_sums
-
-        return native_sums.sum_units, native_sums.walk_index, native_sums.rewind_index
-    return sum_units_in_python, walk_index_in_python, rewind_index_in_python
-
-
-sum_units, walk_index, rewind_index = _choose()

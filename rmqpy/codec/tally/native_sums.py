@@ -1,4 +1,4 @@
-"""The C versions of the functions of :mod:`rmqpy.codec.tally.derived_sums`, its only importer.
+"""The C versions of the functions of :mod:`rmqpy.codec.tally.derived_sums`.
 
 C adds consecutive units of the same log file to one row, and returns when the rows are full.
 """

@@ -22,9 +22,9 @@ from attrs import define, field
 from rmqpy import __version__
 from rmqpy.cli.given_files import read_given
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, add_log_options
+from rmqpy.cli.upgrade.base.replicas import local_replicas
 from rmqpy.cli.upgrade.group.limits import AgentLimits, limits_of
 from rmqpy.cli.upgrade.group.shell import is_free_port, run_shell
-from rmqpy.cli.upgrade.replicas import local_replicas
 from rmqpy.model.errors import NetworkError, RmqError
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.given_files import read_secret
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.aligning import obstacles, print_obstacles, replica_of, signed_plan
-from rmqpy.cli.upgrade.carry_out import carry_out, recorded_context
-from rmqpy.cli.upgrade.contexts import locked, plan_context_of
-from rmqpy.cli.upgrade.group.hosts import DRIVER, long_form, reach_hosts, run_there
-from rmqpy.cli.upgrade.output import journal_json, print_result
-from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
+from rmqpy.cli.upgrade.base.carry_out import carry_out, recorded_context
+from rmqpy.cli.upgrade.base.contexts import locked, plan_context_of
+from rmqpy.cli.upgrade.base.hosts import DRIVER, long_form, reach_hosts, run_there
+from rmqpy.cli.upgrade.base.output import journal_json, print_result
+from rmqpy.cli.upgrade.base.plan_parts import obstacles, print_obstacles, replica_of, signed_plan
+from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.plan.plan import NodePlan, Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext
 

@@ -14,20 +14,20 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.base.hosts import reach_hosts
+from rmqpy.cli.upgrade.base.options import add_verb
+from rmqpy.cli.upgrade.base.output import ask, print_result
+from rmqpy.cli.upgrade.base.replicas import now_ms
 from rmqpy.cli.upgrade.group.facts import view_group
-from rmqpy.cli.upgrade.group.hosts import reach_hosts
 from rmqpy.cli.upgrade.group.roles import running_roles
 from rmqpy.cli.upgrade.group.table import command_of, group_json, group_lines
-from rmqpy.cli.upgrade.options import add_verb
-from rmqpy.cli.upgrade.output import ask, print_result
-from rmqpy.cli.upgrade.replicas import now_ms
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.cli.upgrade.group.facts import GroupView
-    from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.group.states import NextStep, State
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from rmqpy.cli.upgrade.replicas import all_replicas
+from rmqpy.cli.upgrade.base.replicas import all_replicas
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.checks.member_facts import MemberFacts
     from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts
     from rmqpy.upgrade.group.group_file import MemberSpec

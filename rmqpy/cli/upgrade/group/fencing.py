@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define
 
-from rmqpy.cli.upgrade.output import print_result
+from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.admin.output import CommandResult
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.cli.upgrade.group.facts import GroupView
-    from rmqpy.cli.upgrade.group.given import GivenGroup
 
 FENCE_SECONDS: Final = 600
 

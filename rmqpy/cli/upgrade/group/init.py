@@ -14,10 +14,10 @@ from attrs import evolve
 
 from rmqpy.cli.given_files import read_given, read_token
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.group.hosts import PROGRAM, hosts_of, note
+from rmqpy.cli.upgrade.base.hosts import PROGRAM, hosts_of, note
+from rmqpy.cli.upgrade.base.options import add_verb
+from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.group.shell import is_free_port
-from rmqpy.cli.upgrade.options import add_verb
-from rmqpy.cli.upgrade.output import print_result
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

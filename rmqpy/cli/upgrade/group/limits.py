@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from rmqpy.cli.upgrade.group.hosts import DRIVER
+from rmqpy.cli.upgrade.base.hosts import DRIVER
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.group.hosts import long_form, reach_hosts, run_there
-from rmqpy.cli.upgrade.output import print_result
-from rmqpy.cli.upgrade.switching import AFTER, carry_out_switch
+from rmqpy.cli.upgrade.base.carry_out_switch import AFTER, carry_out_switch
+from rmqpy.cli.upgrade.base.hosts import long_form, reach_hosts, run_there
+from rmqpy.cli.upgrade.base.output import print_result
 
 if TYPE_CHECKING:
-    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.group.group_file import MemberSpec
     from rmqpy.upgrade.plan.plan import Plan
     from rmqpy.upgrade.steps.plan_context import PlanContext

@@ -11,16 +11,16 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
+from rmqpy.cli.upgrade.base.hosts import shell_there
+from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.group.facts import view_group
 from rmqpy.cli.upgrade.group.fencing import fence_of, set_fence
-from rmqpy.cli.upgrade.group.hosts import shell_there
 from rmqpy.cli.upgrade.group.shell import run_shell
-from rmqpy.cli.upgrade.output import print_result
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.cli.upgrade.group.facts import GroupView
-    from rmqpy.cli.upgrade.group.given import GivenGroup
     from rmqpy.upgrade.group.group_file import MemberSpec
     from rmqpy.upgrade.group.states import NextStep
 

@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.carry_out import described, recorded_context
-from rmqpy.cli.upgrade.contexts import locked
+from rmqpy.cli.upgrade.base.carry_out import described, recorded_context
+from rmqpy.cli.upgrade.base.contexts import locked
+from rmqpy.cli.upgrade.base.hosts import reach_hosts, run_there
+from rmqpy.cli.upgrade.base.output import journal_json, print_result
+from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas
 from rmqpy.cli.upgrade.group.facts import view_group
-from rmqpy.cli.upgrade.group.hosts import reach_hosts, run_there
-from rmqpy.cli.upgrade.output import journal_json, print_result
-from rmqpy.cli.upgrade.replicas import all_replicas, local_replicas
 
 if TYPE_CHECKING:
-    from rmqpy.cli.upgrade.group.given import GivenGroup
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.checks.member_facts import MemberFacts
 
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_readable, read_token
-from rmqpy.cli.upgrade.group.hosts import DRIVER, driver_replica, linked_replica, note
+from rmqpy.cli.upgrade.base.hosts import DRIVER, driver_replica, linked_replica, note
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
 

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.upgrade.replicas import all_replicas, named, now_ms
+from rmqpy.cli.upgrade.base.replicas import all_replicas, named, now_ms
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import Parser, add_format_option, add_log_options
-from rmqpy.cli.upgrade.output import guarded
+from rmqpy.cli.upgrade.base.output import guarded
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
-    from rmqpy.cli.upgrade.output import Verb
+    from rmqpy.cli.upgrade.base.output import Verb
 
 
 def add_verb(verbs: Commands, name: str, text: str, run: Verb) -> Parser:

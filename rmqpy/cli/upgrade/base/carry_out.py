@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_token
-from rmqpy.cli.upgrade.contexts import locked, node_context_at, plan_context_of
-from rmqpy.cli.upgrade.group.hosts import DRIVER, note
-from rmqpy.cli.upgrade.replicas import all_replicas, now_ms
+from rmqpy.cli.upgrade.base.contexts import locked, node_context_at, plan_context_of
+from rmqpy.cli.upgrade.base.hosts import DRIVER, note
+from rmqpy.cli.upgrade.base.replicas import all_replicas, now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

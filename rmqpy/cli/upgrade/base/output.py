@@ -24,8 +24,8 @@ Verb = Callable[[argparse.Namespace], int]
 
 def guarded(run: Verb) -> Verb:
     def guarded(options: argparse.Namespace) -> int:
-        from rmqpy.cli.upgrade.group.given import use_group
-        from rmqpy.cli.upgrade.group.hosts import Hosts
+        from rmqpy.cli.upgrade.base.given import use_group
+        from rmqpy.cli.upgrade.base.hosts import Hosts
         from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
         from rmqpy.upgrade.steps.reference import DivergedError
 
