@@ -29,6 +29,7 @@ __all__ = ["GROUPS", "every_parser", "run"]
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "servers": ("namesrv", "broker"),
+    "dev": ("dev",),
     "demo": ("demo",),
     "store": ("store",),
     "admin": ("admin",),

@@ -37,6 +37,7 @@ HELP = {
     "": _help(f"store inspect {DIR}", "broker -c broker.conf", "upgrade check --help"),
     "namesrv": _help("namesrv", "namesrv -c namesrv.conf --set listenPort=9876"),
     "broker": _help("broker -c broker.conf -n 127.0.0.1:9876", "broker -c broker.conf -p"),
+    "dev": _help("dev", "dev --group 3 --topic Orders:8 --set flushDiskType=SYNC_FLUSH"),
     "demo": _help("demo", f"demo --store {DIR} --keep demo", no="a step did not succeed"),
     "store": _help(f"store inspect {DIR}", f"store fsck {DIR}", no="damage was found"),
     "store inspect": _help(f"store inspect {DIR}", f"store inspect {DIR} --format json"),

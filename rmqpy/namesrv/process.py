@@ -74,6 +74,11 @@ class NamesrvProcess:
         self.address = f"{host}:{port}"
         logger.info("name server listens on %s", self.address)
 
+    async def kill(self) -> None:
+        """End as after kill -9: connections are closed without the replies that wait for them."""
+        self._server.abort_connections()
+        await self.stop()
+
     async def stop(self) -> None:
         self.name_server.stop()
         await self._server.close()

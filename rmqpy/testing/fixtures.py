@@ -19,6 +19,7 @@ from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
+from rmqpy.testing.broker import Broker
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
     FAST_ELECTION,
@@ -150,28 +151,10 @@ class UpgradeFixture:
         group.leader()
         return group
 
-    def upgraded_group(self, source: Path | None) -> RunningGroup:
-        run = UpgradeRun(self.root / "upgraded")
-        run.begin(source or self._small_store())
-        run.apply(plan_alignment(run.situation()))
-        run.apply(plan_switch(run.situation()))
-        return self.group(run.stores)
-
     def close(self) -> None:
         for server in reversed(self._servers):
             server.kill()
         self._servers.clear()
-
-    def _small_store(self) -> Path:
-        broker = self.broker()
-        with BlockingConnection(broker.address) as connection:
-            create_topic(connection, "before", 4)
-            for number in range(200):
-                request = send_request("before", number % 4, [b"before %d" % number])
-                if connection.call(request).code:
-                    raise RmqError("a message of the small store was refused")
-        broker.server.stop()
-        return broker.store
 
     @property
     def _site(self) -> RmqpySite:
@@ -247,6 +230,26 @@ class UpgradeRun:
         }
         first = [before] if before is not None else []
         return certify([*first, *manifests], 0, available, earlier=len(first))
+
+
+def switched_run(root: Path, source: Path | None) -> UpgradeRun:
+    """Return three switched replicas below ``root`` of a store, or of a small classic one."""
+    run = UpgradeRun(root)
+    run.begin(source or _small_store(root / "source"))
+    run.apply(plan_alignment(run.situation()))
+    run.apply(plan_switch(run.situation()))
+    return run
+
+
+def _small_store(root: Path) -> Path:
+    with Broker(root=root, topics=["before:4"], settings=SMALL_STORE) as broker:
+        with BlockingConnection(broker.address) as connection:
+            for number in range(200):
+                request = send_request("before", number % 4, [b"before %d" % number])
+                if connection.call(request).code:
+                    raise RmqError("a message of the small store was refused")
+        broker.stop()
+        return broker.store
 
 
 def shown_sizes(store: Path) -> dict[str, str]:

@@ -62,7 +62,8 @@ class ServerProcess:
     port: int
     ready: re.Pattern[bytes]
     store: Path | None = None
-    environment: Mapping[str, str] = field(factory=lambda: dict(os.environ))
+    environment: Mapping[str, str] = field(factory=lambda: dict(os.environ), repr=False)
+    """The environment of the process. It may contain secrets, so no assertion shows it."""
     ready_timeout_s: float = 60.0
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -215,7 +216,7 @@ class RmqpySite:
 
     root: Path
     python: str = sys.executable
-    environment: Mapping[str, str] = field(factory=dict)
+    environment: Mapping[str, str] = field(factory=dict, repr=False)
 
     def namesrv(self, name: str, port: int) -> ServerProcess:
         directory = self.root / name

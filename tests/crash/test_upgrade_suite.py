@@ -4,8 +4,6 @@ fixtures of the plug-in.
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,28 +21,30 @@ SECONDS_MAX = 600
 USER_TEST = """
 from rmqpy.testing.blocking_connection import BlockingConnection, read_queue
 
-def test_fixtures(rmq_namesrv, rmq_broker, rmq_group):
-    assert rmq_namesrv.running
-    with BlockingConnection(rmq_broker.address) as connection:
-        assert read_queue(connection, "nothing", 0) == []
-    assert rmq_group.leader().running
-
 def test_upgraded(rmq_upgraded_group):
-    with BlockingConnection(rmq_upgraded_group.leader().address) as connection:
+    with BlockingConnection(rmq_upgraded_group.address) as connection:
         assert len(read_queue(connection, "before", 0)) == 50
 """
 
+SESSION = """
+import pytest
+from rmqpy.client import SendStatus
 
-TIMED_TEST = """
-def test_broker(rmq_broker):
-    assert rmq_broker.server.running
+@pytest.fixture(scope="session")
+def rmq_topics():
+    return ["orders:2"]
 
-def test_group(rmq_group):
-    assert rmq_group.leader().running
+@pytest.fixture(scope="session")
+def rmq_settings():
+    return {"brokerName": "mine"}
+
+@pytest.mark.parametrize("number", range(6))
+def test_send(rmq_broker, rmq_namesrv, number):
+    sent = rmq_broker.send("orders", b"%d" % number)
+    assert sent.status is SendStatus.SEND_OK
+    assert sent.queue.broker_name == "mine"
+    assert rmq_broker.name_server == rmq_namesrv.address
 """
-SETUP = re.compile(r"([\d.]+)s setup +test_timed.py::test_(\w+)")
-GOALS_S = {"broker": 1.0, "group": 3.0}
-"""The setup times on a quiet machine; a group is up when it has acknowledged a message."""
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
@@ -74,17 +74,12 @@ def test_the_suite_passes_on_a_java_store_and_does_not_change_it(
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
 
 
-def test_the_fixtures_of_the_plug_in_work(tmp_path: Path) -> None:
+def test_the_fixture_with_an_upgraded_group_works(tmp_path: Path) -> None:
     (tmp_path / "test_user.py").write_text(USER_TEST)
-    assert "2 passed" in run_pytest(tmp_path, "test_user.py")
+    assert "1 passed" in run_pytest(tmp_path, "test_user.py")
 
 
-def test_the_fixtures_start_in_time(tmp_path: Path) -> None:
-    (tmp_path / "test_timed.py").write_text(TIMED_TEST)
-    out = run_pytest(tmp_path, "test_timed.py", "--durations=0", "--durations-min=0.01")
-    took = {name: float(seconds) for seconds, name in SETUP.findall(out)}
-    load = os.getloadavg()[0] / (os.cpu_count() or 1)
-    print(f"{took}, a load of {load:.1f} per core")
-    assert took.keys() == GOALS_S.keys()
-    for name, goal_s in GOALS_S.items():
-        assert took[name] < max(1.0, 2 * load) * goal_s
+def test_session_scope_serves_each_worker(tmp_path: Path) -> None:
+    (tmp_path / "test_session.py").write_text(SESSION)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nrmq_scope = session\n")
+    assert "6 passed" in run_pytest(tmp_path, "-n", "2", "test_session.py")

@@ -48,7 +48,9 @@ from rmqpy.codec import backend
 from rmqpy.config.loading import BrokerConfiguration, LoadedConfiguration
 from rmqpy.config.security import parse_credentials
 from rmqpy.config.store import MEMORY_STORE
+from rmqpy.model.clock import Scheduler
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.files import FileSystem
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.garbage import QuietCollection
@@ -102,7 +104,11 @@ async def _run_until_stopped(
 
 
 class BrokerRuntime:
-    """A running broker. The properties are available after :meth:`start`."""
+    """A running broker. The properties are available after :meth:`start`.
+
+    Connections and the DLedger group use ``scheduler``. Broker and store use ``clock``, if it is
+    given, and ``files``: tests replace them.
+    """
 
     def __init__(
         self,
@@ -111,10 +117,14 @@ class BrokerRuntime:
         *,
         force_truncate: bool = False,
         settings_file: SettingsFile | None = None,
+        clock: Scheduler | None = None,
+        files: FileSystem | None = None,
     ) -> None:
         self._settings_file = settings_file
         self._configuration = configuration
         self._scheduler = scheduler
+        self._clock: Scheduler = clock or scheduler
+        self._files: FileSystem = files or OsFileSystem()
         self._force_truncate = force_truncate
         self._running: _Running | None = None
         self._memory: MemoryFolder | None = None
@@ -168,7 +178,7 @@ class BrokerRuntime:
             self._memory = None
 
     async def _start(self) -> None:
-        files = OsFileSystem()
+        files = self._files
         journal = SwitchJournal(files, self._configuration.store.store_path_root_dir)
         leaves = leave_journal(files, self._configuration.store.store_path_root_dir)
         configuration = checked_configuration(leaves, journal.configuration(self._configuration))
@@ -191,7 +201,7 @@ class BrokerRuntime:
             StoreContext(
                 configuration.store,
                 files,
-                self._scheduler,
+                self._clock,
                 physical_memory_bytes(),
                 self._force_truncate,
                 boot_id(),
@@ -226,6 +236,20 @@ class BrokerRuntime:
         self._forget()
         logger.info("broker %s stopped", self._configuration.broker.broker_name)
 
+    async def kill(self) -> None:
+        """End as after kill -9: nothing is written or flushed any more, and no peer is notified.
+        Idempotent.
+        """
+        if self._running is None:
+            return
+        parts, self._running = self._running, None
+        parts.abort_connections()
+        if parts.member is not None:
+            parts.member.driver.stop()
+        parts.store.close_without_flush()
+        await parts.close_sockets()
+        self._forget()
+
     @property
     def _parts(self) -> _Running:
         assert self._running is not None, "the broker does not run"
@@ -253,9 +277,9 @@ class BrokerRuntime:
                 configuration=configuration,
                 host=addresses.told,
                 store=store,
-                scheduler=self._scheduler,
+                scheduler=self._clock,
                 network=network,
-                files=OsFileSystem(),
+                files=self._files,
                 pick_queue=random.SystemRandom().randrange,
                 settings_file=self._settings_file,
             )
@@ -438,6 +462,13 @@ class _Running:
             where = parse_address(configuration.remoting.metrics_listen_address or "")
             logger.info("metrics at http://%s/metrics", await self.page.listen(*where))
 
+    def abort_connections(self) -> None:
+        """Disconnect all peers, without the replies that wait for them."""
+        for server in self.servers:
+            server.abort_connections()
+        if self.member is not None:
+            self.member.server.abort_connections()
+
     async def close_sockets(self) -> None:
         if self.listening is not None:
             await self.listening
@@ -465,7 +496,7 @@ def _main_server(
         return RemotingServer(broker.server, scheduler, *bounds)
     from rmqpy.net.server.feed_server import FastServer
 
-    feed = install_fast_path(broker, store, scheduler)
+    feed = install_fast_path(broker, store, broker.scheduler)
     if feed is None:
         return RemotingServer(broker.server, scheduler, *bounds)
     limits, security = bounds

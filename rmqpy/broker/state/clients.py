@@ -232,6 +232,14 @@ class ClientTable:
         for group in consumers:
             self._leave_consumers(group, channel)
 
+    def renew_all(self) -> None:
+        """Count every member as heard of now, because the clock has been advanced."""
+        now_ms = self.clock.monotonic_ms()
+        groups = (group.members for group in self._consumers.values())
+        for members in (*self._producers.values(), *groups):
+            for client in members.values():
+                client.updated_ms = now_ms
+
     def scan(self) -> None:
         """Close the connections of members that have been silent for too long."""
         stale_ms = self.clock.monotonic_ms() - CLIENT_LIVE_MS

@@ -217,6 +217,11 @@ class RemotingServer:
         if self._watch is not None:
             self._watch.stop()
 
+    def abort_connections(self) -> None:
+        """Close all connections immediately; queued replies are dropped."""
+        for connection in list(self._connections):
+            connection.abort()
+
     def sweep(self) -> None:
         """Close idle, overdue and dead connections. A timer calls it every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()

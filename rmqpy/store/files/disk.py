@@ -252,11 +252,14 @@ class OsFileSystem:
         except BaseException:
             os.close(fd)
             raise
-        return DiskFile(path, fd, size, readonly=False)
+        return self._file(path, fd, size, readonly=False)
 
     def open_readonly(self, path: str) -> DiskFile:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return DiskFile(path, fd, os.fstat(fd).st_size, readonly=True)
+        return self._file(path, fd, os.fstat(fd).st_size, readonly=True)
+
+    def _file(self, path: str, fd: int, size: int, *, readonly: bool) -> DiskFile:
+        return DiskFile(path, fd, size, readonly)
 
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
