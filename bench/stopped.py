@@ -9,7 +9,8 @@ For each size there are two groups. Both logs are written by rmqload through an 
 is closed cleanly; queue and index files have the default sizes.
 
 ==========  ========================================================================
-classic     a master and its slave, which is a copy; for ``apply`` the slave is empty
+classic     a master and its slave, which is a copy that shares the sealed log files by hard
+            links; for ``apply`` the slave is empty
 dledger     a DLedger group of one member, for ``leave`` and its ``rollback``
 ==========  ========================================================================
 
@@ -182,11 +183,26 @@ def drop(work: Path) -> None:
                 os.close(fd)
 
 
+def copy_store(store: Path, copy: Path) -> None:
+    """Copy a store; the sealed log files, which no verb writes to, become hard links."""
+    copy.mkdir()
+    sealed = sorted((store / "commitlog").iterdir())[:-1]
+    log = copy / "commitlog"
+    log.mkdir()
+    for file in sealed:
+        os.link(file, log / file.name)
+    linked = {file.name for file in sealed}
+    for part in store.iterdir():
+        found = sorted(part.iterdir()) if part.name == "commitlog" else [part]
+        for path in (each for each in found if each.name not in linked):
+            target = copy / path.relative_to(store)
+            subprocess.run(["cp", "-a", "--sparse=always", str(path), str(target)], check=True)
+
+
 def measure_classic(work: Path, gigabytes: float, shape: Shape) -> dict[str, dict[str, Any]]:
     """Measure the verbs of the way to DLedger."""
     shutil.move(fill(work, gigabytes, shape, {}), work / "n0")
-    copy = ["cp", "-a", "--sparse=always", str(work / "n0"), str(work / "n1")]
-    subprocess.run(copy, check=True)
+    copy_store(work / "n0", work / "n1")
     write_conf(work, 0, shape, {"brokerRole": "ASYNC_MASTER"})
     write_conf(work, 1, shape, {"brokerRole": "SLAVE"})
     runner = Runner(work, MEMBERS)

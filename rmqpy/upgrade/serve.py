@@ -131,7 +131,8 @@ def expect(request: web.Request, seconds: float | None) -> None:
 def application(
     replica: LocalReplica, token: str, agent: Sequence[str] | None = None
 ) -> web.Application:
-    """Return the application that answers survey, digest, range, sums, status, facts, and clock.
+    """Return the application that answers the questions of
+    :class:`rmqpy.upgrade.checks.requests.ReplicaRequests`.
 
     ``agent`` is the command that it starts for a machine that drives the upgrade.
     """

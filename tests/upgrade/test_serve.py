@@ -90,6 +90,8 @@ def store(tmp_path: Path) -> Path:
         f"range?path={FILE}&start=0",
         f"digest?path={FILE}&start=x&end=1",
         "digest?path=rmqpy/upgrade/journal.json&start=0&end=1",
+        "blocks?path=../outside",
+        "blocks",
         "sums?topic=../../outside&queue=0&first=0&end=1025",
         "sums?topic=T&queue=0&first=-5&end=-9",
         "sums?topic=T&queue=x&first=0&end=1",

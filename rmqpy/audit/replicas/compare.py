@@ -308,6 +308,8 @@ def _end(log: LogDigest, common: int) -> str:
 def _frames_from(file: LogFileDigest, offset: int) -> int:
     if file.first_offset >= offset:
         return file.blocks.frames
+    if not file.blocks.is_whole:
+        return 0
     return sum(group.count for group in file.blocks.groups if group.offset >= offset)
 
 
@@ -334,6 +336,8 @@ def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[D
 
 
 def _block(file: LogFileDigest, begin: int) -> str:
+    if not file.blocks.is_whole:
+        return f"{file.blocks.digest} (all blocks of the file)"
     number = (begin - file.first_offset) // BLOCK_SIZE
     return file.blocks[number] if number < len(file.blocks) else "nothing"
 
@@ -341,9 +345,13 @@ def _block(file: LogFileDigest, begin: int) -> str:
 def first_block(one: LogFileDigest, two: LogFileDigest) -> tuple[int, int, bool] | None:
     """Return (begin, end, decided) of the first block that the digests do not prove equal.
 
-    ``decided`` is False for a block in which one of the logs ends: only its bytes can decide.
+    ``decided`` is False for a block in which one of the logs ends: only its bytes can decide. If a
+    manifest has no digests of single blocks, the file counts as one block.
     """
     end = min(one.end, two.end)
+    if not (one.blocks.is_whole and two.blocks.is_whole):
+        is_same = one.blocks.digest == two.blocks.digest and one.end == two.end
+        return None if is_same else (one.first_offset, end, one.end == two.end)
     whole = (end - one.first_offset) // BLOCK_SIZE
     for number in one.blocks.different(two.blocks):
         begin = one.first_offset + number * BLOCK_SIZE

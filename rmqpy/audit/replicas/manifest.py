@@ -6,7 +6,8 @@ part        content
 files       path below the root, length, time, and MD5 of every file as ``md5sum`` prints it
 logs        for each file of a log where its content ends, and digests of the content: of each
             64 KiB block (BLAKE2b, 16 bytes), and of the frames that start in each block (offset
-            of the first, count, CRC-32). Bytes after the last frame or in a filler do not count.
+            of the first, count, CRC-32), packed (:mod:`rmqpy.audit.scan.blocks`), or one digest of
+            all of them. Bytes after the last frame or in a filler do not count.
 queues      for each queue its smallest offset and the one after its largest, the digests of its
             messages per 1024 queue offsets (defined in :mod:`rmqpy.codec.tally.kernel`), and the
             number of messages to which the consume queue leads
@@ -23,10 +24,12 @@ versions, and a reader refuses a newer one.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 from attrs import asdict, define, evolve, field
@@ -68,8 +71,10 @@ __all__ = [
     "make_manifest",
 ]
 
-MANIFEST_FORMAT: Final = 2
-"""Since 2: ``mapped`` in buckets, contents of tables, key holes, uncommitted entries."""
+MANIFEST_FORMAT: Final = 3
+"""Since 2: ``mapped`` in buckets, contents of tables, key holes, uncommitted entries. Since 3: the
+digests of a log file's blocks are packed, or left out.
+"""
 NOT_MAPPED: Final = -1
 KIND: Final = "rmqpy-manifest"
 
@@ -123,6 +128,9 @@ class LogDigest:
     def file_size(self) -> int:
         return self.files[0].file_size if self.files else 0
 
+
+LoadBlocks = Callable[[str], bytes]
+"""Returns the packed digests of the blocks of a log file, by its path in the manifest."""
 
 Bucket = tuple[int, int, int, int, int]
 """(number, count, sum of content, sum of positions, sum of positions mapped to a classic log).
@@ -222,32 +230,38 @@ class Manifest:
         logs = {file.path for log in self.logs for file in log.files}
         return all(known.get(path) == what for path, what in found.items()) and logs <= set(found)
 
-    def encode(self) -> bytes:
-        """Return the JSON form."""
+    def encode(self, *, blocks: bool = True) -> bytes:
+        """Return the JSON form. Without ``blocks``, it has one digest of each log file, and none of
+        single blocks.
+        """
         tree = asdict(evolve(self, logs=()), value_serializer=json_value)
         tree["logs"] = [
-            {"kind": log.kind, "files": list(map(_log_file_tree, log.files))} for log in self.logs
+            {"kind": log.kind, "files": [_log_file_tree(each, blocks=blocks) for each in log.files]}
+            for log in self.logs
         ]
         head = {"kind": KIND, "format": MANIFEST_FORMAT}
         return json.dumps({**head, **tree}, separators=(",", ":")).encode() + b"\n"
 
     @classmethod
-    def decode(cls, raw: bytes) -> Manifest:
-        """Return the manifest in ``raw``. Raise RmqError unless it has a known format."""
+    def decode(cls, raw: bytes, load_blocks: LoadBlocks | None = None) -> Manifest:
+        """Return the manifest in ``raw``. Raise RmqError unless it has a known format.
+
+        ``load_blocks`` returns the packed digests of a log file, if ``raw`` does not have them.
+        """
         try:
             tree = json.loads(raw)
             if tree["kind"] != KIND:
                 raise RmqError(f"not a manifest: kind is {tree['kind']!r}, expected {KIND!r}")
             if tree["format"] > MANIFEST_FORMAT:
                 raise RmqError(f"the manifest has format {tree['format']}: use a newer rmqpy")
-            return _manifest_of(tree)
+            return _manifest_of(tree, load_blocks)
         except KeyError as error:
             raise RmqError(f"not a manifest: it has no {error}") from error
         except (TypeError, ValueError) as error:
             raise RmqError(f"not a manifest: {error}") from error
 
 
-def _manifest_of(tree: dict[str, Any]) -> Manifest:
+def _manifest_of(tree: dict[str, Any], load_blocks: LoadBlocks | None) -> Manifest:
     return Manifest(
         name=tree["name"],
         taken_ms=tree["taken_ms"],
@@ -257,7 +271,10 @@ def _manifest_of(tree: dict[str, Any]) -> Manifest:
         running=tree["running"],
         files=tuple(map(_file_md5_of, tree["files"])),
         logs=tuple(
-            LogDigest(kind=log["kind"], files=tuple(map(_log_file_of, log["files"])))
+            LogDigest(
+                kind=log["kind"],
+                files=tuple(_log_file_of(each, load_blocks) for each in log["files"]),
+            )
             for log in tree["logs"]
         ),
         queues=tuple(
@@ -282,10 +299,12 @@ def _bucket_of(numbers: list[int]) -> Bucket:
     return number, count, content, positions, mapped[0] if mapped else NOT_MAPPED
 
 
-def _log_file_tree(file: LogFileDigest) -> dict[str, Any]:
-    groups = [[group.offset, group.count, group.crc] for group in file.blocks.groups]
+def _log_file_tree(file: LogFileDigest, *, blocks: bool) -> dict[str, Any]:
     tree = {name: getattr(file, name) for name in _LOG_FILE}
-    return {**tree, "blocks": list(file.blocks), "groups": groups}
+    summary = file.blocks.summary()
+    if blocks and file.blocks.is_whole:
+        summary["packed"] = base64.b64encode(file.blocks.to_bytes()).decode()
+    return {**tree, "blocks": summary}
 
 
 _LOG_FILE: Final = ("path", "first_offset", "file_size", "end", "sealed")
@@ -296,12 +315,30 @@ def _file_md5_of(tree: dict[str, Any]) -> FileMd5:
     return FileMd5(**tree)
 
 
-def _log_file_of(tree: dict[str, Any]) -> LogFileDigest:
+def _log_file_of(tree: dict[str, Any], load_blocks: LoadBlocks | None) -> LogFileDigest:
     check_types(LogFileDigest, tree)
-    groups = [FrameGroup(*group) for group in tree["groups"]]
-    blocks = Blocks.of(map(bytes.fromhex, tree["blocks"]), groups)
-    values = {name: value for name, value in tree.items() if name != "groups"}
-    return LogFileDigest(**{**values, "blocks": blocks})
+    values = {name: tree[name] for name in _LOG_FILE}
+    return LogFileDigest(**values, blocks=_blocks_of(tree, load_blocks))
+
+
+def _blocks_of(tree: dict[str, Any], load_blocks: LoadBlocks | None) -> Blocks:
+    summary = tree["blocks"]
+    if isinstance(summary, list):  # before format 3
+        groups = [FrameGroup(*group) for group in tree["groups"]]
+        return Blocks.of(map(bytes.fromhex, summary), groups)
+    check_types(Blocks, summary)
+    if summary["count"] < 0:
+        raise ValueError(f"{tree['path']} has {summary['count']} blocks")
+    packed = summary.get("packed")
+    if packed is not None:
+        raw = base64.b64decode(packed, validate=True)
+        return Blocks.of_summary(summary, lambda _: raw)
+    load = None if load_blocks is None else partial(_loaded, load_blocks, tree["path"])
+    return Blocks.of_summary(summary, load)
+
+
+def _loaded(load_blocks: LoadBlocks, path: str, _: str) -> bytes:
+    return load_blocks(path)
 
 
 class Md5(Enum):

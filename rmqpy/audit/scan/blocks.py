@@ -89,9 +89,9 @@ class Blocks:
         )
 
     @classmethod
-    def of_summary(cls, summary: dict[str, Any], load: Load) -> Blocks:
+    def of_summary(cls, summary: dict[str, Any], load: Load | None) -> Blocks:
         """Return the blocks of :meth:`summary`. ``load`` is called when a single block or group is
-        asked for.
+        asked for; without it, only whole files can be compared.
         """
         return cls(
             summary["count"], summary["frames"], summary["digest"], summary["checksum"], load
@@ -105,6 +105,11 @@ class Blocks:
             "digest": self.digest,
             "checksum": self.checksum,
         }
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether single blocks and groups are known, or can be loaded."""
+        return self._packed is not None or self._load is not None
 
     def to_bytes(self) -> bytes:
         packed = self._loaded()
@@ -162,6 +167,8 @@ class Blocks:
                     " this repeats"
                 )
             length = self.count * BLOCK_DIGEST_BYTES
+            if len(raw) < length or (len(raw) - length) % _GROUP.size:
+                raise RmqError(f"found {len(raw)} bytes of block digests for {self.count} blocks")
             self._packed = _Packed(raw[:length], raw[length:])
         return self._packed
 

@@ -63,7 +63,7 @@ def _plan(options: argparse.Namespace) -> int:
     check_given_up(plan, options.give_up)
     if options.given_group is not None:
         manifest = context.reference.replica.survey().manifest
-        options.given_group.keep(options.given_group.before, manifest.encode())
+        options.given_group.keep(options.given_group.before, manifest.encode(blocks=False))
         options.out = options.out or str(options.given_group.plan)
     return show_plan(options, plan)
 

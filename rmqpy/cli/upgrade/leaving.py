@@ -122,7 +122,7 @@ def _keep_manifest(group: GivenGroup, context: PlanContext, plan: Plan) -> None:
     survey = max(context.group.surveys, key=lambda each: each.manifest.end)
     if "reference" in plan.facts:
         survey = context.group.survey(plan.facts["reference"])
-    group.keep(group.before, survey.manifest.encode())
+    group.keep(group.before, survey.manifest.encode(blocks=False))
 
 
 def _copied(options: argparse.Namespace, switch: SwitchOptions) -> str:

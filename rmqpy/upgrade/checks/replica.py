@@ -34,6 +34,7 @@ SUMMED_MAX = 1 << 10
 
 ANSWER_BYTES_MAX = {
     "survey": 1 << 30,
+    "blocks": 1 << 26,
     "range": RANGE_BYTES_MAX,
     "digest": 64,
     "sums": 1 << 10,
@@ -176,9 +177,13 @@ class RemoteReplica:
 
     def survey(self) -> Survey:
         if self._survey is None:
-            survey = Survey.decode(self._get("survey", {"name": self.name}))
+            survey = Survey.decode(self._get("survey", {"name": self.name}), self._blocks)
             self._survey = evolve(survey, name=self.name)
         return self._survey
+
+    def _blocks(self, path: str) -> bytes:
+        """Return the packed digests of a log file's blocks; who asks compares their checksum."""
+        return self._get("blocks", {"path": path})
 
     def read(self, path: str, start: int, end: int) -> bytes:
         parts = []

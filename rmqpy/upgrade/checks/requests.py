@@ -35,6 +35,8 @@ class ReplicaRequests:
         match what:
             case "survey":
                 return self.survey()
+            case "blocks":
+                return self._blocks(query["path"])
             case "digest":
                 return self.replica.digest(*self.checked_range(query)).encode()
             case "range":
@@ -48,8 +50,8 @@ class ReplicaRequests:
             case "clock":
                 return str(self.replica.plan.now_ms()).encode()
         raise ValueError(
-            "found an unknown request, expected survey, digest, range, sums, status, facts, or"
-            " clock; use the same rmqpy on all hosts"
+            "found an unknown request, expected survey, blocks, digest, range, sums, status,"
+            " facts, or clock; use the same rmqpy on all hosts"
         )
 
     def survey(self) -> bytes:
@@ -60,6 +62,14 @@ class ReplicaRequests:
             self._survey = self.replica.survey().encode()
             self._seen = now
         return self._survey
+
+    def _blocks(self, path: str) -> bytes:
+        """Return the packed digests of the blocks of a log file, as of the last survey."""
+        logs = self.replica.survey().manifest.logs
+        found = next((each for log in logs for each in log.files if each.path == path), None)
+        if found is None:
+            raise ValueError(f"{path} is not a file of the log")
+        return found.blocks.to_bytes()
 
     def checked_range(self, query: Query, bytes_max: int | None = None) -> tuple[str, int, int]:
         """Return (path, start, end) of a request. Raise ValueError if it may not be read."""

@@ -17,7 +17,7 @@ from attrs import define, evolve, field
 
 from rmqpy.audit.checks.engine import AuditOptions, RangeRunner, StoreAudit
 from rmqpy.audit.facts.learned import SPAN, Learned, open_learned
-from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
+from rmqpy.audit.replicas.manifest import LoadBlocks, Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.ranges import RANGE_BYTES
@@ -31,7 +31,11 @@ from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.model.typed_json import check_types
 from rmqpy.store.files.log_recovery import Framing
 
-SURVEY_FORMAT = 2
+SURVEY_FORMAT = 3
+"""Since 3: the manifest has no digests of single blocks; who compares requests those of a file that
+differs. Format 2, which has them as text, is still read.
+"""
+READABLE_FORMATS = (2, 3)
 FINDINGS_MAX = 1000
 """The maximum number of audit findings in a survey."""
 
@@ -98,17 +102,21 @@ class Survey:
         names = (each.name for each in attrs.fields(Survey) if each.name != "manifest")
         tree = {name: getattr(self, name) for name in names}
         tree["spans"] = [attrs.asdict(span) for span in self.spans]
-        tree["manifest"] = json.loads(self.manifest.encode())
+        tree["manifest"] = json.loads(self.manifest.encode(blocks=False))
         return json.dumps({"format": SURVEY_FORMAT, **tree}).encode()
 
     @classmethod
-    def decode(cls, raw: bytes) -> Survey:
-        """Decode a survey. Raise RmqError if ``raw`` is not a survey of this format."""
+    def decode(cls, raw: bytes, load_blocks: LoadBlocks | None = None) -> Survey:
+        """Decode a survey. Raise RmqError if ``raw`` is not a survey of a known format.
+
+        ``load_blocks`` returns the packed digests of the blocks of a log file.
+        """
         try:
             tree = json.loads(raw)
-            if tree.pop("format") != SURVEY_FORMAT:
+            if tree.pop("format") not in READABLE_FORMATS:
                 raise RmqError("a survey of another format: use the same rmqpy on all hosts")
-            tree["manifest"] = Manifest.decode(json.dumps(tree["manifest"]).encode())
+            manifest = json.dumps(tree["manifest"]).encode()
+            tree["manifest"] = Manifest.decode(manifest, load_blocks)
             for span in tree["spans"]:
                 check_types(FileSpan, span)
             tree["spans"] = tuple(FileSpan(**span) for span in tree["spans"])

@@ -1,0 +1,141 @@
+"""Surveys of other hosts: what they contain, and what is requested afterwards."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from rmqpy.audit.replicas.compare import DifferenceKind, compare_manifests
+from rmqpy.audit.replicas.manifest import Manifest
+from rmqpy.model.errors import RmqError
+from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
+from rmqpy.upgrade.checks.replica import LinkedReplica, LocalReplica
+from rmqpy.upgrade.checks.requests import ReplicaRequests
+from rmqpy.upgrade.plan.survey import Survey, SurveyPlan
+
+DATA = Path(__file__).parent / "data"
+FILES = [f"commitlog/{number * 65536:020d}" for number in range(6)]
+
+
+def local(root: Path) -> LocalReplica:
+    plan = SurveyPlan(name=root.name, root=os.fspath(root), now_ms=lambda: 7)
+    return LocalReplica(OsFileSystem(), plan)
+
+
+def linked(root: Path, asked: list[tuple[str, object]]) -> LinkedReplica:
+    """Return a replica of another host, which notes in ``asked`` what is requested of it."""
+    requests = ReplicaRequests(local(root))
+
+    def fetch(what: str, query: Mapping[str, object]) -> bytes:
+        asked.append((what, query.get("path")))
+        return requests.answer(what, {name: str(value) for name, value in query.items()})
+
+    return LinkedReplica(root.name, "ssh://far", fetch=fetch)
+
+
+@pytest.fixture
+def pair(golden_copy: Callable[[str], Path]) -> tuple[Path, Path]:
+    """Return a store, and an equal one."""
+    root = golden_copy("B-lagging-slave-v497")
+    shutil.copytree(root / "master", root / "copy")
+    return root / "master", root / "copy"
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_the_digests_of_equal_logs_do_not_travel(pair: tuple[Path, Path]) -> None:
+    asked: list[tuple[str, object]] = []
+    mine, theirs = local(pair[0]), linked(pair[1], asked)
+    assert compare_logs(mine, theirs).relation is Relation.EQUAL
+    assert [what for what, _ in asked] == ["survey"]
+    first = mine.survey().manifest.logs[0].files[0].blocks
+    assert first[0].encode() not in mine.survey().encode(), "the digest of a block"
+    assert first.digest.encode() in mine.survey().encode(), "the digest of the file"
+
+
+def test_only_the_digests_of_a_file_that_differs_travel(pair: tuple[Path, Path]) -> None:
+    flip(pair[1] / FILES[1], 1000)
+    asked: list[tuple[str, object]] = []
+    found = compare_logs(local(pair[0]), linked(pair[1], asked))
+    assert (found.relation, found.difference) == (Relation.DIVERGED, 65536 + 1000)
+    assert [path for what, path in asked if what == "blocks"] == [FILES[1]]
+
+
+def test_digests_of_a_log_that_has_changed_since_are_refused(pair: tuple[Path, Path]) -> None:
+    flip(pair[1] / FILES[1], 1000)
+    theirs = linked(pair[1], [])
+    theirs.survey()
+    requests = ReplicaRequests(local(pair[1]))
+    flip(pair[1] / FILES[1], 2000)
+    theirs.fetch = lambda what, query: requests.answer(what, {"path": str(query["path"])})
+    with pytest.raises(RmqError, match="the log has changed since it was read"):
+        compare_logs(local(pair[0]), theirs)
+
+
+@pytest.mark.parametrize("path", ["../copy.conf", "consumequeue", "", "/etc/passwd"])
+def test_digests_are_those_of_log_files_only(pair: tuple[Path, Path], path: str) -> None:
+    with pytest.raises(ValueError, match="is not a file of the log"):
+        ReplicaRequests(local(pair[1])).answer("blocks", {"path": path})
+
+
+def test_a_survey_of_format_2_is_read(golden_copy: Callable[[str], Path]) -> None:
+    """It was taken by the code before format 3, and has all digests as text."""
+    root = golden_copy("B-lagging-slave-v497")
+    raw = lzma.decompress((DATA / "survey-format-2.json.xz").read_bytes())
+    earlier, now = Survey.decode(raw), local(root / "slave").survey()
+    assert earlier.manifest.logs == now.manifest.logs
+    assert earlier.manifest.queues == now.manifest.queues
+    assert earlier.manifest.log("classic") is not None
+    asked: list[tuple[str, object]] = []
+    theirs = linked(root / "slave", asked)
+    theirs.fetch = lambda what, query: raw
+    assert theirs.survey().manifest.logs == now.manifest.logs
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"count": -1},
+        {"count": 1 << 40},
+        {"count": "1"},
+        {"packed": "%"},
+        {"packed": ""},
+        {"checksum": None},
+        None,
+        "blocks",
+    ],
+)
+def test_digests_that_do_not_fit_are_refused(
+    pair: tuple[Path, Path], changes: dict[str, object] | str | None
+) -> None:
+    manifest = local(pair[0]).survey().manifest
+    tree = json.loads(manifest.encode())
+    place = tree["logs"][0]["files"][0]
+    place["blocks"] = {**place["blocks"], **changes} if isinstance(changes, dict) else changes
+    with pytest.raises(RmqError):
+        next(iter(Manifest.decode(json.dumps(tree).encode()).logs[0].files[0].blocks))
+
+
+def test_a_manifest_without_single_digests_tells_which_file_differs(
+    pair: tuple[Path, Path],
+) -> None:
+    raw = local(pair[0]).survey().manifest.encode(blocks=False)
+    before = Manifest.decode(raw)
+    assert len(raw) < len(local(pair[0]).survey().manifest.encode())
+    assert Manifest.decode(before.encode()).logs == before.logs
+    assert compare_manifests(before, local(pair[1]).survey().manifest) == []
+    flip(pair[1] / FILES[1], 1000)
+    found = compare_manifests(before, local(pair[1]).survey().manifest)
+    contents = [each for each in found if each.kind is DifferenceKind.CONTENT]
+    assert [each.begin for each in contents] == [65536]
