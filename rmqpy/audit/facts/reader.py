@@ -16,6 +16,7 @@ from rmqpy.audit.facts.controller_files import read_controller_facts
 from rmqpy.audit.facts.facts import IndexFacts, LogFacts, Mode, StoreFacts, TailKind
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import read_log_facts
+from rmqpy.audit.facts.rocksdb_content import read_rocksdb_content
 from rmqpy.audit.facts.small_files import (
     ConfigTable,
     ledger_state_problems,
@@ -67,7 +68,9 @@ class _FactsReader:
         self.directory = directory
         self.settings = settings
         self.running = holder(directory.paths.lock) is not None
-        self.unread = find_unread(files, directory.paths)
+        self.unread, self.rocksdb_damage = read_rocksdb_content(
+            files, directory.paths, find_unread(files, directory.paths)
+        )
         self.findings: list[Finding] = []
 
     def read(self) -> StoreFacts:
@@ -195,7 +198,8 @@ class _FactsReader:
             self._find(FindingCode.FILE_STRAY, stray)
         for unread in self.unread:
             self._find(FindingCode.DATA_UNREAD, unread.path, unread.found)
-        for path, found in find_unread_damage(self.files, directory.paths, self.unread):
+        damage = find_unread_damage(self.files, directory.paths, self.unread)
+        for path, found in (*damage, *self.rocksdb_damage):
             self._find(FindingCode.UNREAD_DAMAGED, path, found)
         version = self._format()
         if version is not None and version > OWN_FORMAT:

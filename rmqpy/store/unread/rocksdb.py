@@ -1,4 +1,4 @@
-"""Recognises a RocksDB by its files. Its content is not read."""
+"""Recognises a RocksDB by its files. :mod:`.rocksdb_reader` reads its content."""
 
 from __future__ import annotations
 
