@@ -118,6 +118,55 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"found {value!r}, expected {expected}{hint}")
 
 
+def output_path(text: str) -> str:
+    """Return the absolute path of an output, for the ``type`` of an option.
+
+    Raise ArgumentTypeError if its parent is not a directory that can be written.
+    """
+    import os
+
+    path = _path(text)
+    parent = os.path.dirname(path)
+    while not os.path.lexists(parent):
+        parent = os.path.dirname(parent)
+    if not os.path.isdir(parent) or not os.access(parent, os.W_OK):
+        what = "a folder that cannot be written" if os.path.isdir(parent) else "a file"
+        raise argparse.ArgumentTypeError(
+            f"{text}: found {what} at {parent}, expected a folder to write to; give another path"
+        )
+    return path
+
+
+def output_file(text: str) -> str:
+    """Return the absolute path of an output file, whose folder must exist."""
+    import os
+
+    path = output_path(text)
+    if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path)):
+        what = "a folder" if os.path.isdir(path) else "no folder to write it to"
+        raise argparse.ArgumentTypeError(
+            f"{text}: found {what}, expected the path of a file in an existing folder"
+        )
+    return path
+
+
+def _path(text: str) -> str:
+    from rmqpy.model.errors import ConfigError
+    from rmqpy.model.local_paths import local_path
+
+    try:
+        return local_path(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1, for the ``type`` of an option."""
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
+    return int(text)
+
+
 def add_log_options(parser: argparse.ArgumentParser, level: str = "WARNING") -> None:
     """Add ``--log-json`` and ``--log-level``, which every command has."""
     parser.add_argument("--log-json", action="store_true", help="write log lines as JSON")

@@ -108,12 +108,11 @@ def _settings(options: argparse.Namespace) -> StoreSettings | None:
 
 def _root(options: argparse.Namespace) -> str:
     """Return the directory as an absolute path. Raise StoreError if it is not a store."""
-    from pathlib import Path
-
     from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.model.local_paths import local_path
     from rmqpy.store.files.disk import OsFileSystem
 
-    root = str(Path(options.directory).resolve())
+    root = local_path(options.directory)
     check_store_root(OsFileSystem(), root, _settings(options))
     return root
 

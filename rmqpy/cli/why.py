@@ -154,13 +154,12 @@ def broker_source(options: argparse.Namespace, address: str) -> BrokerSource:
 
 def directory_source(options: argparse.Namespace, path: str) -> StoreDirectorySource:
     """Return the source for a directory. Raise StoreError if it is not a store."""
-    from pathlib import Path
-
     from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.model.local_paths import local_path
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.why.sources.directory import DEFAULT_SETTINGS, StoreDirectorySource
 
-    root = str(Path(path).resolve())
+    root = local_path(path)
     configuration, settings_from = configuration_of(options, root)
     files = OsFileSystem()
     check_store_root(files, root, configuration.store if configuration is not None else None)

@@ -218,10 +218,11 @@ def test_a_target_in_use_is_refused(
 def test_an_export_is_distinguished_from_a_store(
     name: str, store_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    from rmqpy.pipeline.jobs.sql import is_export
+    from rmqpy.pipeline.jobs.sql import FolderKind, tables_in
 
     assert export(store_of(name), tmp_path / "out", "--engine", "local") == 0
-    assert is_export(str(tmp_path / "out")) and not is_export(str(store_of(name)))
+    assert tables_in(str(tmp_path / "out")).kind is FolderKind.EXPORT
+    assert tables_in(str(store_of(name))).kind is FolderKind.STORE
 
 
 def test_sql_over_an_export(
@@ -244,7 +245,7 @@ def test_sql_over_an_export(
     assert main(["pipeline", "sql", "SELECT 6 * 7 AS answer", "--on", str(target)]) == 0
     assert "|answer|" in capsys.readouterr().out
     assert main(["pipeline", "sql", "SELECT none FROM messages", "--on", str(target)]) == 1
-    assert "the query is refused" in capsys.readouterr().err
+    assert "Spark refuses the query" in capsys.readouterr().err
     (target / "_SUCCESS").unlink()
     assert main(["pipeline", "sql", "SELECT 1", "--on", str(target)]) == 1
     assert "no finished export" in capsys.readouterr().err

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -84,63 +83,6 @@ def test_many_stores_are_read_together(store_of: Callable[[str], Path], read: Re
     assert read(*nodes, schema=LIGHT).count() == sum(counts) > 0
 
 
-FILTERS = [
-    "topic = '{topic}'",
-    "topic IN ('{topic}', 'none')",
-    "queueId >= 2",
-    "queueId = 1 AND queueOffset < 3",
-    "queueOffset > 4 AND queueOffset <= 7",
-    "physicalOffset > 70000 AND physicalOffset < 90000",
-    "physicalOffset = 0",
-    "storeTimestamp >= timestamp '{middle}'",
-    "storeTimestamp < timestamp '{middle}'",
-    "storeTimestamp > timestamp '{between}'",
-    "NOT topic = '{topic}'",
-    "topic LIKE 'T%' OR queueId = 0",
-    "tags IS NOT NULL AND topic IS NOT NULL",
-]
-
-
-@pytest.mark.parametrize("condition", FILTERS)
-def test_pushed_filters_keep_the_rows_that_spark_keeps(
-    condition: str, store_of: Callable[[str], Path], read: Read, spark: SparkSession
-) -> None:
-    store = store_of("A-classic-clean-v497")
-    schema = f"{LIGHT}, storeTimestamp timestamp, tags string"
-    everything = read(store, schema=schema).collect()
-    middle = everything[len(everything) // 2]
-    text = condition.format(
-        topic=middle["topic"],
-        middle=middle["storeTimestamp"].astimezone(UTC).replace(tzinfo=None),
-        between=middle["storeTimestamp"].astimezone(UTC).replace(tzinfo=None)
-        + timedelta(microseconds=1),
-    )
-    expected = spark.createDataFrame(everything, schema=schema).where(text).collect()
-    pushing = read(store, schema=schema, splitBytes=SPLIT, pushFilters=True)
-    assert pushing.where(text).collect() == expected
-    if "none" not in condition:
-        assert 0 < len(expected) < len(everything)
-
-
-def test_a_filter_on_offsets_starts_fewer_tasks(
-    store_of: Callable[[str], Path], read: Read
-) -> None:
-    store = store_of("A-classic-clean-v497")
-    pushing = read(store, schema=LIGHT, splitBytes=SPLIT, pushFilters=True)
-    few = pushing.where("physicalOffset < 8192")
-    assert few.count() > 0 and few.rdd.getNumPartitions() == 1
-
-
-def test_a_frame_can_be_used_twice(store_of: Callable[[str], Path], read: Read) -> None:
-    """Spark confuses the pushed filters of several uses, so filters are pushed only on request."""
-    everything = read(store_of("A-classic-clean-v497"), schema=LIGHT, splitBytes=SPLIT)
-    count = everything.count()
-    low, high = everything.where("queueId < 2"), everything.where("queueId >= 2")
-    assert 0 < low.count() < count
-    assert low.union(high).count() == count == everything.count()
-    assert everything.rdd.getNumPartitions() > 8
-
-
 def test_options_select_messages(store_of: Callable[[str], Path], read: Read) -> None:
     store = store_of("A-classic-clean-v497")
     schema = f"{LIGHT}, storeTimestamp timestamp"
@@ -217,24 +159,7 @@ def test_sql_over_a_store(
     assert main(["pipeline", "sql", "SELECT * FROM messages LIMIT 1", "--on", store]) == 0
     assert "|properties" in capsys.readouterr().out
     assert main(["pipeline", "sql", "SELECT none FROM messages", "--on", store]) == 1
-    assert "the query is refused" in capsys.readouterr().err
-
-
-def test_only_used_columns_of_a_statement_are_read(arrow: ModuleType) -> None:
-    from rmqpy.pipeline.arrow.rows import COLUMNS
-    from rmqpy.pipeline.jobs.sql import used_columns
-
-    assert used_columns("SELECT Topic, max(queueoffset) FROM messages") == ("topic", "queueOffset")
-    assert used_columns("select count( * ) from messages where crcOk") == ("crcOk",)
-    assert used_columns("SELECT count(*) FROM messages") == ("topic",)
-    for statement in (
-        "SELECT * FROM messages",
-        "FROM messages",
-        "SELECT m.topic FROM messages m NATURAL JOIN messages n",
-        "TABLE messages",
-        "FROM messages |> WHERE topic = 'a'",
-    ):
-        assert used_columns(statement) == COLUMNS
+    assert "Spark refuses the query" in capsys.readouterr().err
 
 
 def test_times_are_utc(store_of: Callable[[str], Path], read: Read) -> None:

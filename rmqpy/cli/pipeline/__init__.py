@@ -42,7 +42,7 @@ def _doctor(options: argparse.Namespace) -> int:
         missing += wrong
         print(f"{name:<12} {'missing: ' if wrong else ''}{found}")
     print(f"{'workers':<12} {sys.executable} (on a cluster: the one in its PYSPARK_PYTHON)")
-    if missing or options.master is None:
+    if missing or (options.master is None and options.remote is None):
         print("Spark cannot start; --engine local works" if missing else "Spark can start")
         return EXIT_FAILED if missing else EXIT_DONE
     from rmqpy.pipeline.spark.session import worker_texts
@@ -50,5 +50,5 @@ def _doctor(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         for text in worker_texts(spark_of(options, stack)):
             print(f"{'worker':<12} {text}")
-    print(f"Spark works at {options.master}")
+    print(f"Spark works at {options.remote or options.master}")
     return EXIT_DONE

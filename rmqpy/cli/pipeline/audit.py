@@ -12,6 +12,8 @@ from rmqpy.cli.parsing import (
     EXIT_NO,
     add_format_option,
     add_log_options,
+    output_file,
+    output_path,
 )
 from rmqpy.cli.pipeline.engine import (
     engine_option,
@@ -37,7 +39,10 @@ def add_verb(verbs: Commands) -> None:
         "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir, one or more"
     )
     audit.add_argument(
-        "--html", metavar="FILE", help="also write a page: maps, damage, equality, timeline"
+        "--html",
+        type=output_file,
+        metavar="FILE",
+        help="also write a page: maps, damage, equality, timeline",
     )
     audit.add_argument(
         "--md5", action="store_true", help="md5 of every log file and of its valid bytes"
@@ -46,6 +51,7 @@ def add_verb(verbs: Commands) -> None:
     spark_options(audit)
     audit.add_argument(
         "--tables",
+        type=output_path,
         metavar="FOLDER",
         help="write ranges, queues and findings as tables; the folder must be new or empty",
     )

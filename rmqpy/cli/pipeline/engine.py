@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING, Final
+
+from rmqpy.cli.parsing import positive
+from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
 AUTO_SPARK_BYTES: Final = 50 << 30
 """The size of the logs in bytes from which ``--engine auto`` uses Spark, if it is installed."""
+MASTER: Final = re.compile(
+    r"local(\[[1-9*]\d*(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn"
+)
+REMOTE: Final = re.compile(r"sc://[^/:;]+|local")
 RANGE_BYTES: Final = 256 << 20
 """The size of a range; larger than with threads, because a Spark task has a fixed overhead."""
 
@@ -33,16 +40,61 @@ def engine_option(parser: argparse.ArgumentParser) -> None:
 
 
 def master_option(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a Spark session: where it runs, and what its workers get."""
     parser.add_argument(
-        "--master", metavar="URL", help="Spark master; default local[*,4]: all cores of this host"
+        "--master",
+        type=spark_master,
+        metavar="URL",
+        help="Spark master; default local[*,4]: all cores of this host",
     )
+    parser.add_argument(
+        "--remote",
+        type=spark_remote,
+        metavar="URL",
+        help="a Spark Connect server, sc://HOST:PORT, instead of --master",
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        type=spark_setting,
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of Spark; may be repeated",
+    )
+    parser.add_argument(
+        "--py-files", metavar="FILES", help="Python files for the workers, comma separated"
+    )
+    parser.add_argument(
+        "--archives", metavar="FILES", help="archives for the workers, as spark-submit takes them"
+    )
+
+
+def spark_master(text: str) -> str:
+    if MASTER.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected local[N], spark://HOST:PORT, yarn, or k8s://URL"
+        )
+    return text
+
+
+def spark_remote(text: str) -> str:
+    if REMOTE.match(text) is None:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected sc://HOST:PORT")
+    return text
+
+
+def spark_setting(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected spark.KEY=VALUE")
+    return key, value
 
 
 def spark_options(parser: argparse.ArgumentParser) -> None:
     master_option(parser)
     parser.add_argument(
         "--range-bytes",
-        type=int,
+        type=positive,
         default=RANGE_BYTES,
         metavar="N",
         help="bytes per task; default 256 MiB",
@@ -50,11 +102,15 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
 
 
 def store_roots(directories: list[str]) -> list[str]:
-    """Return the directories as absolute paths. Raise StoreError if one is not a store."""
+    """Return the directories as absolute paths.
+
+    Raise StoreError if one is not a store, ConfigError if one is a URI that cannot be read.
+    """
     from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.model.local_paths import local_path
     from rmqpy.store.files.disk import OsFileSystem
 
-    roots = [str(Path(name).resolve()) for name in directories]
+    roots = list(map(local_path, directories))
     for root in roots:
         check_store_root(OsFileSystem(), root)
     return roots
@@ -80,13 +136,26 @@ def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = Tru
     """Return a session; it is ``light`` if Python workers do all the work."""
     from rmqpy.pipeline.spark.session import LOCAL_MASTER, SessionPlan, spark_session
 
-    plan = SessionPlan(master=options.master or LOCAL_MASTER, light=light)
+    if options.master is not None and options.remote is not None:
+        raise RmqError("found --master and --remote, expected one of them; omit the other")
+    plan = SessionPlan(
+        master=options.master or LOCAL_MASTER,
+        remote=options.remote,
+        light=light,
+        settings=dict(options.conf),
+        python_files=_list(options.py_files),
+        archives=_list(options.archives),
+    )
     session = stack.enter_context(spark_session(plan))
     # This imports pyspark. If pyspark were missing, the session would have reported it.
     from rmqpy.pipeline.datasource.source import register
 
     register(session)
     return session
+
+
+def _list(text: str | None) -> tuple[str, ...]:
+    return tuple(filter(None, (text or "").split(",")))
 
 
 def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
@@ -96,7 +165,7 @@ def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
 
     if options.engine != "auto":
         return bool(options.engine == "spark")
-    if options.master is not None:
+    if options.master is not None or options.remote is not None:
         return True
     logs = [log for root in roots for log in read_directory(OsFileSystem(), root).logs]
     total = sum(file.size for log in logs for file in log.files)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_NO,
+    add_format_option,
+    add_log_options,
+    output_path,
+    positive,
+)
 from rmqpy.cli.pipeline.engine import (
     engine_option,
     master_option,
@@ -27,7 +33,9 @@ def add_verbs(verbs: Commands) -> None:
         "export", help="export messages as Parquet files; exit code 2 if damage was skipped"
     )
     export.add_argument("directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir")
-    export.add_argument("--to", required=True, metavar="FOLDER", help="a new or empty folder")
+    export.add_argument(
+        "--to", required=True, type=output_path, metavar="FOLDER", help="a new or empty folder"
+    )
     engine_option(export)
     export.add_argument("--broker-name", metavar="NAME", help="value of the column brokerName")
     export.add_argument(
@@ -42,7 +50,9 @@ def add_verbs(verbs: Commands) -> None:
     sql.add_argument(
         "--on", required=True, metavar="FOLDER", help="output of rmqpy pipeline export"
     )
-    sql.add_argument("--limit", type=int, default=1000, metavar="N", help="max rows; default 1000")
+    sql.add_argument(
+        "--limit", type=positive, default=1000, metavar="N", help="max rows; default 1000"
+    )
     master_option(sql)
     add_format_option(sql)
     add_log_options(sql)
@@ -53,12 +63,13 @@ def _export(options: argparse.Namespace) -> int:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.jobs.export import Export, ExportPlan, run_here
+    from rmqpy.pipeline.jobs.export import Export, ExportPlan, check_target, run_here
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
 
-    check_package("pyarrow")
     roots = store_roots(options.directories)
+    check_target(options.to)
+    check_package("pyarrow")
     with ExitStack() as stack:
         run = run_here
         if takes_spark(options, roots):
@@ -66,7 +77,7 @@ def _export(options: argparse.Namespace) -> int:
         progress = stack.enter_context(ProgressLine("exported"))
         plan = ExportPlan(
             root=roots[0],
-            target=str(Path(options.to).resolve()),
+            target=options.to,
             broker_name=options.broker_name,
             internal_topics=options.internal_topics,
             range_bytes=options.range_bytes,
@@ -86,13 +97,15 @@ def _export(options: argparse.Namespace) -> int:
 
 def _sql(options: argparse.Namespace) -> int:
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.jobs.sql import json_lines, query, table_text
+    from rmqpy.model.local_paths import local_path
+    from rmqpy.pipeline.jobs.sql import json_lines, query, table_text, tables_in
     from rmqpy.pipeline.spark.stage_progress import watched_tasks
 
+    tables = tables_in(local_path(options.on))
     with ExitStack() as stack:
         session = spark_of(options, stack, light=False)
         with ProgressLine("finished", things="tasks") as progress, watched_tasks(session, progress):
-            result = query(session, options.on, options.statement)
+            result = query(session, tables, options.statement)
             if options.format == "json":
                 lines = list(json_lines(result, options.limit))
             else:

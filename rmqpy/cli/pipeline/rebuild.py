@@ -16,6 +16,7 @@ from rmqpy.cli.parsing import (
     Parser,
     add_format_option,
     add_log_options,
+    output_file,
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
 from rmqpy.cli.upgrade.base.contexts import locked
@@ -38,7 +39,9 @@ def add_verb(verbs: Commands) -> None:
     rebuild.add_argument(
         "-c", dest="config", action="append", default=[], metavar="FILE", help="broker.conf"
     )
-    rebuild.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
+    rebuild.add_argument(
+        "--out", type=output_file, metavar="FILE", help="write the plan to FILE, as JSON"
+    )
     rebuild.add_argument("--apply", action="store_true", help="carry out the plan immediately")
     engine_option(rebuild)
     spark_options(rebuild)

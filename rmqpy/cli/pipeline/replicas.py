@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.given_files import check_certificate_target, read_given, read_manifest, read_secret
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser, add_format_option, add_log_options
+from rmqpy.cli.parsing import (
+    EXIT_DONE,
+    EXIT_NO,
+    Parser,
+    add_format_option,
+    add_log_options,
+    output_file,
+)
 from rmqpy.cli.pipeline.engine import engine_option, spark_options, store_runners
 from rmqpy.cli.upgrade.aligning import plan_verb
 from rmqpy.cli.upgrade.base.options import give_up_option, replica_options
@@ -43,7 +50,9 @@ def add_verbs(verbs: Commands) -> None:
     )
     replica_options(certify, "*")
     certify.add_argument("--key", metavar="FILE", help="sign with this key, or check the signature")
-    certify.add_argument("--out", metavar="FILE", help="write the certificate to FILE, as JSON")
+    certify.add_argument(
+        "--out", type=output_file, metavar="FILE", help="write the certificate to FILE, as JSON"
+    )
     certify.add_argument(
         "--check", metavar="CERTIFICATE", help="check that the replicas still match this one"
     )
@@ -54,7 +63,9 @@ def add_verbs(verbs: Commands) -> None:
     replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     give_up_option(plan)
-    plan.add_argument("--out", metavar="FILE", help="write the plan to FILE, as JSON")
+    plan.add_argument(
+        "--out", type=output_file, metavar="FILE", help="write the plan to FILE, as JSON"
+    )
 
 
 def _verb(
@@ -73,9 +84,8 @@ def _compare(options: argparse.Namespace) -> int:
     from rmqpy.audit.replicas.replica_set import compare_pairs
     from rmqpy.audit.replicas.verdict import Verdict
 
+    _check_count(options)
     replicas = _replicas(options, derived=False)
-    if len(replicas) < 2:
-        raise RmqError("give at least two replicas")
     pairs = list(compare_pairs(replicas))
     if options.format == "json":
         tree = {
@@ -118,9 +128,8 @@ def _certify(options: argparse.Namespace) -> int:
     if options.check:
         return _check(options, key)
     check_certificate_target(options.out, key)
+    _check_count(options)
     replicas = _replicas(options, derived=True)
-    if len(replicas) < 2:
-        raise RmqError("give two replicas, or an earlier manifest: equality needs two sides")
     certificate = certify_replicas(replicas, now_ms())
     text = certificate.encode(key)
     if options.out:
@@ -130,6 +139,16 @@ def _certify(options: argparse.Namespace) -> int:
     else:
         _print_lines(certificate_lines(certificate))
     return EXIT_DONE if certificate.holds else EXIT_NO
+
+
+def _check_count(options: argparse.Namespace) -> None:
+    """Raise RmqError for fewer than two replicas, before any of them is read."""
+    count = len(options.replica)
+    if count < 2:
+        raise RmqError(
+            f"found {count} replica{'s' if not count else ''}, expected at least two: equality"
+            " needs two sides; give another directory, or an earlier manifest"
+        )
 
 
 def _check(options: argparse.Namespace, key: bytes | None) -> int:

@@ -134,6 +134,7 @@ def _copied(options: argparse.Namespace, switch: SwitchOptions) -> str:
     from pathlib import Path
 
     from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.model.local_paths import local_path
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.plan.copying import copy_tree
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, tree_files
@@ -145,8 +146,8 @@ def _copied(options: argparse.Namespace, switch: SwitchOptions) -> str:
         raise RmqError("--into works with one replica at a time")
     name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
     files = OsFileSystem()
-    check_store_root(files, str(Path(root).resolve()))
-    source, target = absolute(root), str(Path(options.into).resolve())
+    check_store_root(files, local_path(root))
+    source, target = local_path(root), local_path(options.into)
     if Path(target).is_relative_to(source):
         raise UpgradeRefusedError(
             f"--into {options.into}: found a directory inside of the store {source}, expected one"

@@ -11,34 +11,20 @@ A task reads the frames that start in its range of a log file. It finds its firs
 the headers of all frames before it, not by a search, because a wrong guess could not be corrected
 after the task. Only the columns of the schema are built, so a user's schema prunes columns.
 
-Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp). With the
-option ``pushFilters``, Spark's filters on topic, queueId, queueOffset, physicalOffset, and
-storeTimestamp are applied as well. This is opt-in: Spark 4.3 reuses pushed filters for *every* use
-of a DataFrame, so a DataFrame that is used again with other filters, or with none, would lack rows.
+Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp), which hold
+for every use of a DataFrame. Spark's own filters are not pushed down: Spark 4.2 and 4.3 keep pushed
+filters for *every* later use of a DataFrame, so one that is used again with other filters, or with
+none, would lack rows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, evolve
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-)
+from attrs import evolve
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from rmqpy import __version__
@@ -48,8 +34,9 @@ from rmqpy.audit.scan.directory import LogFile, read_directory
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.audit.scan.store_root import check_store_root
 from rmqpy.model.errors import ConfigError, StoreError
+from rmqpy.model.local_paths import local_path
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
-from rmqpy.pipeline.arrow.message_filter import BOUNDED, MessageFilter, log_batches
+from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.datasource.options import Options
 from rmqpy.pipeline.datasource.schema import (
@@ -69,9 +56,6 @@ __all__ = ["FORMAT", "RocketMqSource", "register"]
 
 FORMAT: Final = "rocketmq"
 SPLIT_BYTES: Final = 256 << 20
-LONG_MIN: Final = -(1 << 63)
-LONG_MAX: Final = (1 << 63) - 1
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 STORE_OPTIONS: Final = frozenset(
     [
@@ -85,7 +69,6 @@ STORE_OPTIONS: Final = frozenset(
         "queueId",
         "startingTimestamp",
         "endingTimestamp",
-        "pushFilters",
         "propertiesFormat",
     ]
 )
@@ -114,8 +97,7 @@ class RocketMqSource(DataSource):
             from rmqpy.pipeline.datasource.stream import LiveReader
 
             return LiveReader(self.options, schema)
-        pushes = Options(self.options, STORE_OPTIONS).flag("pushFilters", False)
-        return (FilterPushdownReader if pushes else StoreReader)(self.options, schema)
+        return StoreReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> Any:
         properties_type(self.options)
@@ -169,7 +151,7 @@ class StoreReader(DataSourceReader):
         self._broker_name = given.text("brokerName", None)
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
         self._fails = given.flag("failOnDataLoss", True)
-        self.message_filter = filter_of(given)
+        self._filter = filter_of(given)
 
     def partitions(self) -> list[InputPartition]:
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
@@ -178,15 +160,12 @@ class StoreReader(DataSourceReader):
         files = OsFileSystem()
         directory = read_directory(files, root)
         limit = read_facts(files, root).confirmed_end
-        least, most = self.message_filter.bounds.get("physicalOffset", (LONG_MIN, LONG_MAX))
         for log in directory.logs:
             for file in log.files:
                 if file.size != log.file_size and self._fails:
                     name = directory.relative(file.path)
                     raise self._loss(root, name, file.first_offset, file.size)
-            for work in split_log(log, directory.root, self._split_bytes, limit):
-                if least < work.stop and most >= work.start:
-                    yield work
+            yield from split_log(log, directory.root, self._split_bytes, limit)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
@@ -209,7 +188,7 @@ class StoreReader(DataSourceReader):
 
         walk = MessageWalk(file, MessageSelection(), on_damage)
         make = MessageColumns(self._columns, self._broker_name)
-        yield from log_batches(walk, (begin, stop), make, self.message_filter)
+        yield from log_batches(walk, (begin, stop), make, self._filter)
 
     @staticmethod
     def _loss(root: str, file: str, at: int, size: int) -> StoreError:
@@ -244,94 +223,7 @@ def _roots(given: Options) -> list[str]:
     path = given.text("path", None)
     if path is not None:
         paths.append(path)
-    roots = [str(Path(name).resolve()) for name in paths]
+    roots = list(map(local_path, paths))
     for root in roots:
         check_store_root(OsFileSystem(), root)
     return roots
-
-
-class FilterPushdownReader(StoreReader):
-    """A store reader that accepts the filters that a scan can evaluate."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        for each in filters:
-            narrower = narrowed(self.message_filter, each)
-            if narrower is None:
-                yield each
-            else:
-                self.message_filter = narrower
-
-
-@define(slots=True, frozen=True)
-class TimeRange:
-    """A range of values, both ends included."""
-
-    least: int = LONG_MIN
-    most: int = LONG_MAX
-
-
-def narrowed(selection: MessageFilter, condition: Filter) -> MessageFilter | None:
-    """Return ``selection`` narrowed by ``condition``, or None if a scan cannot evaluate it."""
-    column = ".".join(condition.attribute) if hasattr(condition, "attribute") else ""
-    if column == "topic":
-        return _narrowed_topics(selection, condition)
-    if column not in BOUNDED:
-        return None
-    span = _span(condition, column)
-    if span is None:
-        return None
-    least, most = selection.bounds.get(column, (LONG_MIN, LONG_MAX))
-    if column == "storeTimestamp":
-        least, most = max(least, -TIME_MS_MAX), min(most, TIME_MS_MAX)
-    bounds = {**selection.bounds, column: (max(least, span.least), min(most, span.most))}
-    return evolve(selection, bounds=bounds)
-
-
-def _narrowed_topics(selection: MessageFilter, condition: Filter) -> MessageFilter | None:
-    values: Sequence[Any]
-    match condition:
-        case IsNotNull():
-            return selection
-        case EqualTo():
-            values = [condition.value]
-        case In():
-            values = condition.value
-        case _:
-            return None
-    topics = frozenset(value for value in values if isinstance(value, str))
-    return evolve(
-        selection, topics=topics if selection.topics is None else selection.topics & topics
-    )
-
-
-def _span(condition: Filter, column: str) -> TimeRange | None:
-    """Return the range of values that ``condition`` allows, or None if it is not a range.
-
-    Times are in ms, the resolution of stored times.
-    """
-    if isinstance(condition, IsNotNull):
-        return TimeRange()
-    value: Any = getattr(condition, "value", None)
-    is_time = column == "storeTimestamp"
-    if not isinstance(value, datetime if is_time else int) or isinstance(value, bool):
-        return None
-    low, high = (value, value) if isinstance(value, int) else _milliseconds(value)
-    match condition:
-        case EqualTo():
-            return TimeRange(low, high)
-        case GreaterThanOrEqual():
-            return TimeRange(least=low)
-        case GreaterThan():
-            return TimeRange(least=high + 1)
-        case LessThanOrEqual():
-            return TimeRange(most=high)
-        case LessThan():
-            return TimeRange(most=low - 1)
-    return None
-
-
-def _milliseconds(moment: datetime) -> tuple[int, int]:
-    """Return (first ms that is not before ``moment``, last ms that is not after it)."""
-    value = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    micros = (value - EPOCH) // timedelta(microseconds=1)
-    return -(-micros // 1000), micros // 1000

@@ -52,6 +52,7 @@ __all__ = [
     "ExportedRange",
     "SkippedRange",
     "WorkUnit",
+    "check_target",
     "read_export_manifest",
 ]
 
@@ -202,10 +203,8 @@ class Export:
         self._finish()
 
     def _make_target(self) -> None:
-        target = Path(self.plan.target)
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise RmqError(f"{target} is in use; name a folder that is empty or does not exist")
-        (target / TEMPORARY).mkdir(parents=True)
+        check_target(self.plan.target)
+        Path(self.plan.target, TEMPORARY).mkdir(parents=True)
 
     def _works(self) -> list[WorkRange]:
         plan, files = self.plan, OsFileSystem()
@@ -238,6 +237,13 @@ class Export:
         }
         _write_synced(target / MANIFEST, json.dumps(manifest, indent=2) + "\n")
         _write_synced(target / SUCCESS, "")
+
+
+def check_target(path: str) -> None:
+    """Raise RmqError unless ``path`` is an empty folder or does not exist."""
+    target = Path(path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RmqError(f"{target} is in use; name a folder that is empty or does not exist")
 
 
 def _write_synced(path: Path, text: str) -> None:

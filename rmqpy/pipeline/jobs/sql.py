@@ -1,99 +1,161 @@
-"""SQL over an export or a store: the table ``messages``.
+"""SQL over an export, a store, or the tables of an audit.
 
-For a store, only the columns whose names appear in the statement are built; a statement can refer
-to a column by its name, or by words that mean all columns. Filters are pushed down if the table is
-used once (:mod:`rmqpy.pipeline.datasource.source`).
+For a store, only the columns that the statement uses are built: Spark itself resolves the statement
+against an empty table of all columns, and its optimized plan names them. Filters are not pushed
+down (:mod:`rmqpy.pipeline.datasource.source` says why).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
+from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
 
+from attrs import define
+
+from rmqpy.audit.scan.store_root import check_store_root, is_store_root
 from rmqpy.model.errors import RmqError
 from rmqpy.pipeline.arrow.rows import COLUMNS
 from rmqpy.pipeline.jobs.export import read_export_manifest
 from rmqpy.pipeline.jobs.report_tables import audit_frames, is_audit_folder
+from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["json_lines", "query", "table_text"]
+__all__ = ["QueriedFolder", "json_lines", "query", "table_text", "tables_in"]
 
-
-ALL_COLUMNS: Final = re.compile(r"\*|\|>|\b(natural|table)\b", re.IGNORECASE)
-"""Words that can refer to columns without their names. A multiplication matches as well, which only
-costs time.
-"""
-COUNT_ALL: Final = re.compile(r"\bcount\s*\(\s*\*\s*\)", re.IGNORECASE)
-SELECTS: Final = re.compile(r"\bselect\b", re.IGNORECASE)
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-WORDS: Final = re.compile(r"\w+")
+MESSAGES: Final = "messages"
+"""The name of the table of an export and of a store."""
+COMMAND: Final = "org.apache.spark.sql.catalyst.plans.logical.Command"
+"""The class of statements that Spark executes at once."""
 
 
-def query(session: SparkSession, folder: str, statement: str) -> DataFrame:
-    """Return the result of ``statement`` on an export, a store, or the tables of an audit.
+class FolderKind(Enum):
+    """What a folder to query contains."""
+
+    AUDIT = auto()
+    EXPORT = auto()
+    STORE = auto()
+
+
+@define(slots=True, frozen=True)
+class QueriedFolder:
+    """A folder that has tables."""
+
+    path: str
+    kind: FolderKind
+
+
+def tables_in(path: str) -> QueriedFolder:
+    """Return what the folder ``path`` contains, without Spark.
+
+    Raise RmqError if it has no tables, and for an export without messages.
+    """
+    if is_audit_folder(path):
+        return QueriedFolder(path, FolderKind.AUDIT)
+    # An export of a DLedger log has files with the name of its folder.
+    files = OsFileSystem()
+    if is_store_root(files, path):
+        return QueriedFolder(path, FolderKind.STORE)
+    if not Path(path).is_dir():
+        check_store_root(files, path)
+    if not read_export_manifest(path)["rows"]:
+        raise RmqError(f"{path}: the export has no messages to query")
+    return QueriedFolder(path, FolderKind.EXPORT)
+
+
+def query(session: SparkSession, folder: QueriedFolder, statement: str) -> DataFrame:
+    """Return the result of ``statement``.
 
     Raise RmqError with Spark's message if the statement is invalid.
     """
     from pyspark.errors import PySparkException
 
-    if is_audit_folder(folder):
-        frames = audit_frames(session, folder)
-    elif is_export(folder):
-        frames = {"messages": session.read.parquet(folder)}
-    else:
-        frames = {"messages": _store(session, folder, statement)}
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(name)
     try:
+        match folder.kind:
+            case FolderKind.STORE:
+                return _query_store(session, folder.path, statement)
+            case FolderKind.EXPORT:
+                frames = {MESSAGES: session.read.parquet(folder.path)}
+            case FolderKind.AUDIT:
+                frames = audit_frames(session, folder.path)
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
         return session.sql(statement)
     except PySparkException as error:
         raise RmqError(f"Spark refuses the query: {str(error).splitlines()[0]}") from None
 
 
-def is_export(folder: str) -> bool:
-    """Return True if ``folder`` is an export, False if it is a store.
+def _query_store(session: SparkSession, path: str, statement: str) -> DataFrame:
+    from pyspark.errors import AnalysisException
 
-    Raise RmqError if it is neither, or an export that has no messages or is not finished.
-    """
-    # An export of a DLedger log has files with the name of its folder.
-    logs = [Path(folder, "commitlog"), *Path(folder).glob("dledger-*")]
-    if any(log.is_dir() for log in logs):
-        return False
-    if not read_export_manifest(folder)["rows"]:
-        raise RmqError(f"{folder}: the export has no messages to query")
-    return True
-
-
-def _store(session: SparkSession, folder: str, statement: str) -> DataFrame:
-    from pyspark.sql.types import StructField, StructType
-
-    from rmqpy.pipeline.datasource.schema import TYPES
     from rmqpy.pipeline.datasource.source import FORMAT, register
 
     register(session)
-    schema = StructType([StructField(name, TYPES[name]) for name in used_columns(statement)])
-    reader = session.read.format(FORMAT).schema(schema)
-    if references_table_once(statement) and session.conf.get(PUSHDOWN, "false") == "true":
-        reader = reader.option("pushFilters", "true")
-    return reader.option("includeInternalTopics", "true").load(folder)
+
+    def run(columns: tuple[str, ...]) -> DataFrame:
+        reader = session.read.format(FORMAT).schema(_schema(columns))
+        frame = reader.option("includeInternalTopics", "true").load(path)
+        frame.createOrReplaceTempView(MESSAGES)
+        return session.sql(statement)
+
+    columns = used_columns(session, statement)
+    try:
+        return run(columns)
+    except AnalysisException:
+        if columns == COLUMNS:
+            raise
+        return run(COLUMNS)  # The statement names a column that it does not use: * EXCEPT (body)
 
 
-def references_table_once(statement: str) -> bool:
-    """Return whether the statement uses the table exactly once, judging by its words."""
-    words = [word.lower() for word in WORDS.findall(statement)]
-    return words.count("messages") == 1 and "with" not in words
+def _schema(columns: tuple[str, ...]) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    from rmqpy.pipeline.datasource.schema import TYPES
+
+    return StructType([StructField(name, TYPES[name]) for name in columns])
 
 
-def used_columns(statement: str) -> tuple[str, ...]:
-    """Return the columns that the statement can refer to, at least one."""
-    if ALL_COLUMNS.search(COUNT_ALL.sub(" ", statement)) or not SELECTS.search(statement):
+def used_columns(session: SparkSession, statement: str) -> tuple[str, ...]:
+    """Return the columns of the table that the statement uses, at least one.
+
+    These are all of them for a command, and with Spark Connect, which does not show its plans.
+    """
+    from py4j.java_gateway import is_instance_of
+
+    if getattr(session, "_jvm", None) is None:
         return COLUMNS
-    words = {word.lower() for word in WORDS.findall(statement)}
-    return tuple(name for name in COLUMNS if name.lower() in words) or COLUMNS[:1]
+    state = session._jsparkSession.sessionState()
+    parsed = state.sqlParser().parsePlan(statement)
+    if is_instance_of(session._sc._gateway, parsed, COMMAND):
+        return COLUMNS
+    with TemporaryDirectory(prefix="rmqpy-sql-") as empty:
+        session.read.schema(_schema(COLUMNS)).parquet(empty).createOrReplaceTempView(MESSAGES)
+        execution = session.sql(statement)._jdf.queryExecution()
+        # The first plan has every name that must be resolved, the second all that is computed.
+        names = {*_names(execution.analyzed()), *_names(execution.optimizedPlan())}
+    return tuple(name for name in COLUMNS if name in names) or COLUMNS[:1]
+
+
+def _names(plan: Any) -> Iterator[str]:
+    """Yield the names of the attributes that a plan returns or refers to."""
+    yield from _attributes(plan.outputSet())
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        yield from _attributes(node.references())
+        for branches in (node.children(), node.subqueries()):
+            waiting += [branches.apply(number) for number in range(branches.size())]
+
+
+def _attributes(found: Any) -> Iterator[str]:
+    attributes = found.toSeq()
+    for number in range(attributes.size()):
+        yield attributes.apply(number).name()
 
 
 def table_text(result: DataFrame, limit: int) -> str:

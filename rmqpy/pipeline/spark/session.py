@@ -9,7 +9,6 @@ spark.driver.host, bindAddress, local IP    a local session needs no network and
 spark.python.unix.domain.socket.enabled     local masters: no task waits for a TCP ACK
 spark.ui.enabled=false                      no web page, no port
 spark.sql.session.timeZone=UTC              timestamps mean the same everywhere
-spark.sql.python.filterPushdown.enabled     ``format("rocketmq")`` accepts filters
 JVM options (local masters, light plans)    code that only distributes work is not compiled twice
 ==========================================  =====================================================
 
@@ -21,6 +20,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import re
 import signal
 import sys
 import threading
@@ -60,6 +60,7 @@ VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarro
 WORKER_REQUESTS: Final = 16
 INTERRUPT_S: Final = 5.0
 PY4J_LOG: Final = logging.getLogger("py4j")
+_JAVA_CLASS: Final = re.compile(r"^: (?:[a-z]\w*\.)+\w+: ")
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -67,7 +68,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.python.filterPushdown.enabled": "true",
 }
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": LOOPBACK,
@@ -83,18 +83,33 @@ LIGHT_SETTINGS: Final[Mapping[str, str]] = {
 class SessionPlan:
     """The settings of a session.
 
-    ``master`` is in Spark's notation (``local[2]``, ``spark://host:7077``); ``light`` means that
-    Python workers do all the work.
+    ``master`` is in Spark's notation (``local[2]``, ``spark://host:7077``); ``remote`` is the
+    address of a Spark Connect server to use instead. ``light`` means that Python workers do all the
+    work. ``python_files`` and ``archives`` are sent to the workers.
     """
 
     master: str = LOCAL_MASTER
     name: str = "rmqpy"
+    remote: str | None = None
     light: bool = False
     settings: Mapping[str, str] = field(factory=dict)
+    python_files: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
 
     @property
     def is_local(self) -> bool:
-        return self.master.startswith("local")
+        return self.remote is None and self.master.startswith("local")
+
+    def all_settings(self) -> dict[str, str]:
+        """Return the defaults, changed by ``settings``."""
+        found = dict(SETTINGS)
+        if self.is_local:
+            found |= {**LOCAL_SETTINGS, **(LIGHT_SETTINGS if self.light else {})}
+        if self.remote is None and self.python_files:
+            found["spark.submit.pyFiles"] = ",".join(self.python_files)
+        if self.remote is None and self.archives:
+            found["spark.archives"] = ",".join(self.archives)
+        return found | dict(self.settings)
 
 
 def is_installed() -> bool:
@@ -173,8 +188,8 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
 
     Raise ConfigError with the remedy if a requirement is missing.
     """
-    for _, found in check_needs(os.environ):
-        if isinstance(found, ConfigError):
+    for name, found in check_needs(os.environ):
+        if isinstance(found, ConfigError) and (plan.remote is None or name in PACKAGES):
             raise found
     from pyspark.sql import SparkSession
 
@@ -227,29 +242,53 @@ def _is_reported(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("KeyboardInterrupt while")
 
 
+def java_reason(text: str) -> str:
+    """Return the message of the exception in the text of an error of Java, without the trace."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(": ")] or lines or ["no reason given"]
+    return _JAVA_CLASS.sub("", causes[0])
+
+
+def _check_sent_files(plan: SessionPlan) -> None:
+    """Raise ConfigError if a file that the workers shall get does not exist."""
+    for text in (*plan.python_files, *plan.archives):
+        path = text.partition("#")[0]
+        if "://" not in path and not Path(path).is_file():
+            raise ConfigError(
+                f"{path}: found no file, expected one to send to the workers; check --py-files and"
+                " --archives"
+            )
+
+
 def _start(plan: SessionPlan) -> SparkSession:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    settings = dict(SETTINGS)
-    home = find_java(os.environ).home
-    if home is not None:
-        os.environ["JAVA_HOME"] = home
+    _check_sent_files(plan)
+    if plan.remote is None:
+        home = find_java(os.environ).home
+        if home is not None:
+            os.environ["JAVA_HOME"] = home
     if plan.is_local:
-        settings |= LOCAL_SETTINGS
-        settings |= LIGHT_SETTINGS if plan.light else {}
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    builder = SparkSession.builder.master(plan.master).appName(plan.name)
-    for key, value in (settings | dict(plan.settings)).items():
+    builder = SparkSession.builder
+    builder = builder.remote(plan.remote) if plan.remote else builder.master(plan.master)
+    for key, value in plan.all_settings().items():
         builder = builder.config(key, value)
     try:
-        session: SparkSession = builder.getOrCreate()
-    except PySparkException as error:
+        session: SparkSession = builder.appName(plan.name).getOrCreate()
+        if plan.remote is not None and plan.python_files:
+            session.addArtifacts(*plan.python_files, pyfile=True)
+        if plan.remote is not None and plan.archives:
+            session.addArtifacts(*plan.archives, archive=True)
+    except (PySparkException, Py4JError, RuntimeError) as error:
         raise RmqError(
-            f"Spark does not start with master {plan.master}: {error}; "
-            "run rmqpy pipeline doctor to check the installation"
-        ) from error
+            f"Spark does not start with {'remote' if plan.remote else 'master'}"
+            f" {plan.remote or plan.master}: {java_reason(str(error))}; run rmqpy pipeline doctor"
+            " to check the installation"
+        ) from None
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, partial(_interrupt, session))
     return session

@@ -50,11 +50,10 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
     Raise StoreError if one is not a store. ``options.may_be_empty`` says whether it may be a member
     to be filled.
     """
-    from pathlib import Path
-
     from rmqpy.audit.replicas.manifest import Md5
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import load_store_settings
+    from rmqpy.model.local_paths import local_path
     from rmqpy.store.files.disk import OsFileSystem
     from rmqpy.upgrade.checks.replica import LocalReplica
     from rmqpy.upgrade.plan.survey import SurveyPlan
@@ -73,7 +72,7 @@ def local_replicas(options: argparse.Namespace) -> list[LocalReplica]:
         store = None
         if config is not None:
             store = load_store_settings(config, os.environ)
-        root = str(Path(path).resolve())
+        root = local_path(path)
         settings = _relocated(store, root) if store else None
         _check_store(name, root, settings, may_be_empty=getattr(options, "may_be_empty", False))
         if store is not None:

@@ -1,0 +1,43 @@
+"""Paths of this machine as users give them: a URI is honoured or refused, never taken for a folder.
+
+``file:/data/store``, ``file:///data/store``, and ``file://localhost/data/store`` are the local path
+``/data/store``. Any other scheme (``s3a://``, ``hdfs://``) is refused. A local folder with such a
+name can be given as ``./s3a:/folder``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from rmqpy.model.errors import ConfigError
+
+__all__ = ["local_path"]
+
+URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+LOCAL_HOSTS: Final = ("", "localhost")
+
+
+def local_path(text: str) -> str:
+    """Return the absolute path, without symbolic links, of a path or ``file:`` URI.
+
+    Raise ConfigError for an empty text, and for a URI of another scheme or of another host.
+    """
+    if not text:
+        raise ConfigError("found an empty path, expected a local path; give one")
+    if URI.match(text) is None:
+        return str(Path(text).resolve())
+    parts = urlsplit(text)
+    if parts.scheme.lower() != "file":
+        raise ConfigError(
+            f"{text}: found a URI of {parts.scheme}, expected a local path or file:///PATH; mount"
+            " or copy the data, and give its local path"
+        )
+    if parts.netloc.lower() not in LOCAL_HOSTS or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{text}: found a URI with a host, a query, or a fragment, expected file:///PATH; give"
+            " the local path"
+        )
+    return str(Path(unquote(parts.path)).resolve())

@@ -1,0 +1,261 @@
+"""The promises of the pipeline, by number: each was broken once, and has a test of its name.
+
+===  ===============================================================================
+s1   a path without a store is never clean, and two of them are never equal
+s2   "contained in" and "equal" are two verdicts, whatever the order of the replicas
+s5   a URI is honoured or refused, and never turned into a folder
+s7   a DataFrame that is used twice has all rows each time
+s8   a table of SQL can be created on a store, by path and by name
+s10  arguments are checked before any work
+s14  damage, differences, and errors are reported in sentences
+s17  columns are not guessed from the text of a statement
+===  ===============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.pipeline import flip_bit
+
+from rmqpy.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Capture = pytest.CaptureFixture[str]
+StoreOf = Callable[[str], Path]
+STORE = "A-classic-clean-v497"
+
+
+def run(*words: str) -> int:
+    """Run a command and return its exit code, also for bad usage."""
+    try:
+        return main([*words])
+    except SystemExit as ended:
+        return int(ended.code or 0)
+
+
+@pytest.fixture
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if a store is audited, or Spark started."""
+
+    import_module("rmqpy.audit.replicas.manifest")  # or it would keep the replacement
+
+    def fail(*_given: object, **_more: object) -> None:
+        raise AssertionError("work was done before the arguments were checked")
+
+    monkeypatch.setattr("rmqpy.audit.checks.engine.audit_store", fail)
+    monkeypatch.setattr("rmqpy.audit.replicas.manifest.make_manifest", fail)
+    monkeypatch.setattr("rmqpy.pipeline.spark.session.spark_session", fail)
+
+
+# ------------------------------------------------------------------ s1: no store is never clean
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "other"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pipeline", "audit", "{one}"],
+        ["pipeline", "audit", "{one}", "--engine", "spark"],
+        ["pipeline", "compare", "{one}", "{two}"],
+        ["pipeline", "certify", "{one}", "{two}"],
+        ["pipeline", "plan", "{one}", "{two}"],
+        ["pipeline", "rebuild", "{one}"],
+        ["pipeline", "export", "{one}", "--to", "{out}"],
+        ["pipeline", "sql", "SELECT 1", "--on", "{one}"],
+        ["store", "fsck", "{one}"],
+    ],
+    ids=lambda words: "-".join(word for word in words if "{" not in word)[:30],
+)
+@pytest.mark.usefixtures("no_work")
+def test_s1_a_path_without_a_store_is_never_clean(
+    what: str, words: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    for name in ("one", "two"):
+        if what != "missing":
+            (tmp_path / name).mkdir()
+        if what == "other":
+            (tmp_path / name / "holiday.jpg").write_bytes(b"\xff\xd8")
+    places = {name: str(tmp_path / name) for name in ("one", "two", "out")}
+    assert main([word.format(**places) for word in words]) == 1
+    shown = capsys.readouterr()
+    assert "found" in shown.err or "no finished export" in shown.err
+    assert "clean" not in shown.out and "EQUAL" not in shown.out
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------ s2: two verdicts
+
+
+def test_s2_a_shorter_replica_is_not_equal_in_any_order(store_of: StoreOf, capsys: Capture) -> None:
+    nodes = [str(store_of(f"B-lagging-slave-v497/{name}")) for name in ("master", "slave")]
+    for order in (nodes, nodes[::-1]):
+        words = ["pipeline", "certify", *(f"n{n}={path}" for n, path in enumerate(order))]
+        assert main([*words, "--format", "json"]) == 2
+        tree = json.loads(capsys.readouterr().out)
+        assert tree["verdict"] != "EQUAL"
+
+
+# ------------------------------------------------------------------ s5: URIs
+
+
+@pytest.mark.parametrize("uri", ["s3a://bucket/x", "hdfs://host/x", "file://other-host/x"])
+@pytest.mark.usefixtures("no_work")
+def test_s5_a_uri_is_refused_and_never_a_folder(
+    uri: str, store_of: StoreOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    store = str(store_of(STORE))
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        ["export", store, "--to", uri],
+        ["export", uri, "--to", "out"],
+        ["audit", uri],
+        ["audit", store, "--html", uri],
+        ["audit", store, "--tables", uri],
+        ["certify", f"a={store}", f"b={uri}"],
+        ["certify", f"a={store}", f"b={store}", "--out", uri],
+        ["rebuild", store, "--out", uri],
+        ["sql", "SELECT 1", "--on", uri],
+    ):
+        assert run("pipeline", *words) == 1, words
+        assert "found a URI" in capsys.readouterr().err, words
+    assert not [*tmp_path.iterdir()]
+
+
+def test_s5_a_file_uri_is_honoured(store_of: StoreOf, capsys: Capture) -> None:
+    store = store_of(STORE)
+    assert main(["pipeline", "audit", f"file://{store}"]) == 0
+    assert "clean" in capsys.readouterr().out
+    assert main(["store", "inspect", f"file:{store}"]) == 0
+
+
+# ------------------------------------------------------------------ s10: arguments before work
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["certify", "n0={store}"], "expected at least two"),
+        (["compare", "n0={store}"], "expected at least two"),
+        (["sql", "SELECT 1", "--on", "/nonexistent"], "no directory"),
+        (["sql", "SELECT 1", "--on", "{store}", "--limit", "0"], "whole number of at least 1"),
+        (["export", "{store}", "--to", "{used}"], "is in use"),
+        (["export", "{store}", "--to", "{file}/x"], "found a file"),
+        (["audit", "{store}", "--range-bytes", "-1"], "whole number of at least 1"),
+        (["audit", "{store}", "--html", "{used}/no/page.html"], "no folder to write it to"),
+        (["audit", "{store}", "--html", "{used}"], "found a folder"),
+        (["audit", "{store}", "--master", "bogus"], "expected local"),
+        (["audit", "{store}", "--remote", "http://h"], "expected sc://"),
+        (["audit", "{store}", "--conf", "memory=1g"], "expected spark.KEY=VALUE"),
+    ],
+)
+@pytest.mark.usefixtures("no_work")
+def test_s10_arguments_are_checked_before_any_work(
+    words: list[str], message: str, store_of: StoreOf, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "file").touch()
+    places = {"store": store_of(STORE), "used": tmp_path, "file": tmp_path / "file"}
+    assert run("pipeline", *(word.format(**places) for word in words)) == 1
+    shown = capsys.readouterr().err
+    assert message in shown and "Traceback" not in shown
+
+
+# ------------------------------------------------------------------ s14: sentences
+
+
+def test_s14_an_export_of_a_damaged_store_says_so(
+    copy_of: StoreOf, tmp_path: Path, capsys: Capture, arrow: object
+) -> None:
+    store = copy_of(STORE)
+    flip_bit(sorted((store / "commitlog").iterdir())[0], 4)
+    assert main(["pipeline", "export", str(store), "--to", str(tmp_path / "out")]) == 2
+    shown = capsys.readouterr()
+    assert "bytes that are not a message" in shown.err and "messages in" in shown.out
+    manifest = json.loads((tmp_path / "out/_manifest.json").read_text())
+    assert manifest["passed"] and manifest["rows"] > 0
+
+
+def test_s14_differences_and_certificates_give_reasons(
+    copy_of: StoreOf, store_of: StoreOf, capsys: Capture
+) -> None:
+    store, other = store_of(STORE), copy_of(STORE)
+    file = sorted((other / "commitlog").iterdir())[0]
+    flip_bit(file, 120)
+    for verb in ("compare", "certify"):
+        assert main(["pipeline", verb, f"n0={store}", f"n1={other}"]) == 2
+        shown = capsys.readouterr().out
+        assert "Difference(" not in shown and "<" not in shown
+        assert "offset 0" in shown
+
+
+# ------------------------------------------------------------------ with Spark
+
+
+@pytest.mark.spark
+def test_s7_a_frame_is_used_twice_and_pushes_no_filters(
+    store_of: StoreOf, spark: SparkSession
+) -> None:
+    from pyspark.errors import PySparkException
+
+    reader = spark.read.format("rocketmq").schema("topic string, queueId int, body binary")
+    before = spark.conf.get("spark.sql.python.filterPushdown.enabled")
+    try:
+        for pushdown in ("true", "false"):
+            spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+            frame = reader.option("splitBytes", 8192).load(str(store_of(STORE)))
+            count = frame.count()
+            assert 0 < frame.where("queueId = 1").count() < count == frame.count()
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", str(before))
+    with pytest.raises(PySparkException, match="no option pushfilters"):
+        reader.option("pushFilters", "true").load(str(store_of(STORE))).count()
+
+
+@pytest.mark.spark
+def test_s8_a_table_of_sql_reads_a_store(store_of: StoreOf, spark: SparkSession) -> None:
+    store = store_of(STORE)
+    count = spark.read.format("rocketmq").load(str(store)).count()
+    spark.sql(f"CREATE TABLE s8 USING rocketmq OPTIONS (path '{store}')")
+    try:
+        assert spark.sql("SELECT count(*) FROM s8").collect()[0][0] == count
+        assert spark.sql("SELECT max(queueOffset) FROM s8 WHERE queueId = 0").collect()[0][0] > 0
+    finally:
+        spark.sql("DROP TABLE s8")
+    assert spark.sql(f"SELECT count(*) FROM rocketmq.`{store}`").collect()[0][0] == count
+    assert store.is_dir() and (store / "commitlog").is_dir()
+
+
+@pytest.mark.spark
+def test_s17_the_columns_of_a_statement_come_from_its_plan(
+    store_of: StoreOf, spark: SparkSession, capsys: Capture
+) -> None:
+    from rmqpy.pipeline.arrow.rows import COLUMNS
+    from rmqpy.pipeline.jobs.sql import used_columns
+
+    for statement, columns in (
+        ("SELECT Topic, max(queueoffset) FROM messages", ("topic", "queueOffset")),
+        ("SELECT count(*) FROM messages", ("topic",)),
+        ("SELECT 'body * properties' FROM messages WHERE crcOk", ("crcOk",)),
+        ("SELECT count(*) FROM messages m JOIN messages n USING (keys)", ("keys",)),
+        ("SELECT (SELECT max(size) FROM messages) AS body FROM messages", ("size", "body")),
+        ("SELECT * FROM messages", COLUMNS),
+        ("FROM messages", COLUMNS),
+        ("TABLE messages", COLUMNS),
+        ("FROM messages |> WHERE topic = 'a'", COLUMNS),
+        ("SELECT count(*) FROM (TABLE messages UNION TABLE messages)", COLUMNS),
+        ("SELECT m.topic FROM messages m NATURAL JOIN messages n", COLUMNS),
+        ("SHOW TABLES", COLUMNS),
+    ):
+        assert set(used_columns(spark, statement)) == set(columns), statement
+    words = ["--on", str(store_of(STORE)), "--format", "json"]
+    statement = "SELECT * EXCEPT (body, properties) FROM messages LIMIT 1"
+    assert main(["pipeline", "sql", statement, *words]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["topic"] and "body" not in row
