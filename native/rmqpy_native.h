@@ -716,7 +716,7 @@ typedef struct {
     size_t position, stop; /* frames that start in [position, stop) */
     int32_t dledger, check_crc, digests, check_keys;
     int32_t sums; /* add up the units that must exist */
-    int32_t reserved;
+    int32_t pooled; /* one sum for all queues, which are not told apart: `queues` and `table` are not used */
     int64_t key_low, key_high;
     rmq_files entry_units;
     rmq_tally_queue *queues;
@@ -734,12 +734,33 @@ typedef struct {
     int64_t first_index, first_term, last_index, last_term;
     int64_t right_entry_units, key_count;
     uint64_t key_sum, entry_sum, term_sum;
+    int64_t pooled_count, pooled_without;
+    uint64_t pooled_sum;
 } rmq_tally_state;
 
 /* Check and count the frames. After RMQ_LIMIT, collect events and buckets; after RMQ_NEW_QUEUE, add
  * the queue of the frame at `position`. Then call again. */
 enum rmq_stop rmq_tally(rmq_tally_state *state);
 void rmq_tally_add_queue(rmq_tally_state *state, int32_t number);
+
+/* The units of one file of a consume queue: rmqpy.codec.tally.pooled. The caller sets every field. */
+typedef struct {
+    const uint8_t *view;
+    int64_t length;
+    int64_t position;    /* of the next unit; afterwards where the units end */
+    int64_t number;      /* queue offset of the unit at `position` */
+    uint64_t queue;      /* rmq_queue_digest */
+    int32_t any_tags;
+    int32_t irregular;   /* the units are not those of ascending messages without a gap */
+    int64_t low, high;   /* units of messages in [low, high) count */
+    int64_t first;       /* queue offset of the first unit that counts, -1: none yet */
+    int64_t place;       /* offset of the message of the last unit, -1: none yet */
+    int64_t count;
+    uint64_t sum;
+} rmq_pooled_units;
+
+void rmq_pool_units(rmq_pooled_units *state);
+uint64_t rmq_queue_digest(const uint8_t *topic, size_t length, int32_t queue_id);
 
 /* The sums of the units of one file, per log file: rmqpy.codec.tally.derived_sums. The caller sets
  * every field; rows are log file number, count, and two sums. */
@@ -841,6 +862,12 @@ static inline uint64_t rmq_key_digest(int64_t place, int64_t hash)
 static inline uint64_t rmq_unit_digest(int64_t number, int64_t place, int64_t size)
 {
     return rmq_mix64((uint64_t)number * RMQ_QUEUE_FACTOR + (uint64_t)place + (uint64_t)size * RMQ_LENGTH_FACTOR);
+}
+
+static inline uint64_t rmq_pooled_digest(uint64_t queue, int64_t number, int64_t place, int64_t size, int64_t tags)
+{
+    return rmq_mix64(queue + (uint64_t)number * RMQ_QUEUE_FACTOR + (uint64_t)place + (uint64_t)size * RMQ_LENGTH_FACTOR
+                     + (uint64_t)tags * RMQ_PROPERTY_FACTOR);
 }
 
 static inline uint64_t rmq_tags_digest(int64_t number, int64_t tags)

@@ -1,4 +1,6 @@
-/* Sums over the units of derived files: the functions of rmqpy/codec/tally/derived_sums.py. */
+/* Sums over the units of derived files: the functions of rmqpy/codec/tally/derived_sums.py and pooled.py. */
+#include <string.h>
+
 #include "rmqpy_native.h"
 
 #define QUEUE_UNIT 20
@@ -50,6 +52,49 @@ int rmq_sum_units(rmq_unit_sums *state)
                                                           rmq_load_long(unit + 24))));
     }
     return 1;
+}
+
+static uint64_t add_word(uint64_t hash, const uint8_t *at, size_t length)
+{
+    uint64_t word = 0;
+
+    memcpy(&word, at, length);
+    hash = (hash ^ word) * RMQ_QUEUE_FACTOR;
+    return hash ^ hash >> 32;
+}
+
+uint64_t rmq_queue_digest(const uint8_t *topic, size_t length, int32_t queue_id)
+{
+    uint64_t hash = (uint64_t)length << 32 ^ (uint32_t)queue_id;
+
+    for (; length >= 8; topic += 8, length -= 8)
+        hash = add_word(hash, topic, 8);
+    return add_word(hash, topic, length);
+}
+
+void rmq_pool_units(rmq_pooled_units *state)
+{
+    for (; state->position + QUEUE_UNIT <= state->length; state->position += QUEUE_UNIT, state->number++) {
+        const uint8_t *const unit = state->view + state->position;
+        const int64_t place = rmq_load_long(unit);
+        const int32_t size = rmq_load_int(unit + 8);
+        const int is_filler = size == QUEUE_FILLER;
+        if (place == 0 && size == 0 && rmq_load_long(unit + 12) == 0)
+            return;
+        if (!is_filler && place >= state->high)
+            return;
+        if (is_filler || place < state->low) {
+            state->irregular |= state->first >= 0;
+            continue;
+        }
+        state->irregular |= place <= state->place;
+        if (state->first < 0)
+            state->first = state->number;
+        state->place = place;
+        state->count++;
+        state->sum += rmq_pooled_digest(state->queue, state->number, place, size,
+                                        state->any_tags ? 0 : rmq_load_long(unit + 12));
+    }
 }
 
 static void compare_slots(rmq_index_walk *state)

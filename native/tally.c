@@ -24,6 +24,7 @@
 #define PROPERTY_SEPARATOR 2
 #define INNER_BATCH 0x80
 
+static const uint8_t SCHEDULE_TOPIC[] = "SCHEDULE_TOPIC_XXXX";
 static const uint8_t CHECKSUM_HEAD[] = "__CRC32#\1";
 static const uint8_t COVER_HEAD[] = "__RMQPY_ENTRY\1";
 
@@ -357,6 +358,25 @@ static void update_sizes(const frame_info *info, int64_t store_timestamp)
         state->min_store_ms = store_timestamp;
 }
 
+/* Add the unit that the record must have to the sum of all queues. */
+static void pool_unit(const frame_info *info, const rmq_known_properties *known)
+{
+    rmq_tally_state *const state = info->state;
+    const uint8_t *const topic = state->view + info->places.topic;
+    const size_t length = info->places.topic_length;
+
+    if (!rmq_has_queue_unit(info->sys_flag) || info->sys_flag & INNER_BATCH) {
+        state->pooled_without++;
+        return;
+    }
+    const int any_tags = length == sizeof SCHEDULE_TOPIC - 1 && memcmp(topic, SCHEDULE_TOPIC, length) == 0;
+    const int64_t tags = any_tags ? 0 : (int32_t)rmq_java_hash(0, known->tags.at, known->tags.length);
+    state->pooled_count++;
+    state->pooled_sum += rmq_pooled_digest(
+        rmq_queue_digest(topic, length, rmq_load_int(state->view + info->places.start + 12)), info->queue_offset,
+        info->record_offset, (int64_t)info->places.size, tags);
+}
+
 static void check_record(frame_info *info)
 {
     rmq_tally_state *const state = info->state;
@@ -375,14 +395,19 @@ static void check_record(frame_info *info)
         add_event(info, RMQ_EVENT_PLACE, info->queue_number, stated_offset, info->record_offset, 0);
     if (!is_well_formed(info->properties))
         add_event(info, RMQ_EVENT_PROPERTIES, info->queue_number, 0, 0, 0);
-    if (!info->queue->has_topic)
+    if (info->queue != NULL ? !info->queue->has_topic
+                            : !is_topic(state->view + places->topic, places->topic_length))
         add_event(info, RMQ_EVENT_TOPIC, info->queue_number, 0, 0, 0);
     check_checksum(info);
     rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    if (state->check_keys || state->sums || info->queue->units.views != NULL)
+    if (state->check_keys || state->sums || info->queue == NULL || info->queue->units.views != NULL)
         known = rmq_find_properties(info->properties.at, info->properties.length);
     if (state->check_keys)
         count_keys(info, &known);
+    if (info->queue == NULL) {
+        pool_unit(info, &known);
+        return;
+    }
     count_in_queue(info, &known);
     if (state->digests)
         add_digest(info);
@@ -428,28 +453,11 @@ static void check_entry_header(const frame_info *info, int64_t previous)
         add_event(info, RMQ_EVENT_ENTRY_UNIT, -1, unit == NULL ? -1 : rmq_load_long(unit + 4), info->frame_offset, 0);
 }
 
-static uint64_t add_word(uint64_t hash, const uint8_t *at, size_t length)
-{
-    uint64_t word = 0;
-
-    memcpy(&word, at, length);
-    hash = (hash ^ word) * RMQ_QUEUE_FACTOR;
-    return hash ^ hash >> 32;
-}
-
-static uint32_t hash_queue(const uint8_t *topic, size_t length, int32_t queue_id)
-{
-    uint64_t hash = (uint64_t)length << 32 ^ (uint32_t)queue_id;
-
-    for (; length >= 8; topic += 8, length -= 8)
-        hash = add_word(hash, topic, 8);
-    return (uint32_t)add_word(hash, topic, length);
-}
 
 /* Return the number of a record's queue, or -1 if the caller must add it. */
 static int32_t find_queue(const rmq_tally_state *state, const uint8_t *topic, size_t length, int32_t queue_id)
 {
-    const uint32_t hash = hash_queue(topic, length, queue_id);
+    const uint32_t hash = (uint32_t)rmq_queue_digest(topic, length, queue_id);
 
     for (uint32_t place = hash & state->table_mask;; place = (place + 1) & state->table_mask) {
         const int32_t number = state->table[place];
@@ -464,7 +472,7 @@ static int32_t find_queue(const rmq_tally_state *state, const uint8_t *topic, si
 void rmq_tally_add_queue(rmq_tally_state *state, int32_t number)
 {
     rmq_tally_queue *const queue = &state->queues[number];
-    uint32_t place = hash_queue(queue->topic, queue->topic_length, queue->queue_id) & state->table_mask;
+    uint32_t place = (uint32_t)rmq_queue_digest(queue->topic, queue->topic_length, queue->queue_id) & state->table_mask;
 
     queue->has_topic = is_topic(queue->topic, queue->topic_length);
     while (state->table[place] >= 0)
@@ -550,11 +558,14 @@ enum rmq_stop rmq_tally(rmq_tally_state *state)
             return stop;
         prefetch_ahead(state, size);
         const uint8_t *const record = state->view + info.places.start;
-        info.queue_number = find_queue(state, state->view + info.places.topic, info.places.topic_length,
-                                       rmq_load_int(record + 12));
-        if (info.queue_number < 0)
-            return RMQ_NEW_QUEUE;
-        info.queue = &state->queues[info.queue_number];
+        info.queue_number = -1;
+        if (!state->pooled) {
+            info.queue_number = find_queue(state, state->view + info.places.topic, info.places.topic_length,
+                                           rmq_load_int(record + 12));
+            if (info.queue_number < 0)
+                return RMQ_NEW_QUEUE;
+            info.queue = &state->queues[info.queue_number];
+        }
         info.frame_offset = state->base_offset + (int64_t)info.start;
         info.record_offset = state->base_offset + (int64_t)info.places.start;
         info.sys_flag = rmq_load_int(record + 36);

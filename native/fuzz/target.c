@@ -513,6 +513,26 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
     free(view);
 }
 
+/* Walk the same bytes without telling queues apart, then read them as the units of a queue. */
+static void pool_piece(rmq_tally_state *state)
+{
+    rmq_pooled_units units = {.view = state->view, .length = (int64_t)state->length, .high = INT64_MAX, .first = -1, .place = -1};
+
+    state->pooled = 1;
+    state->digests = 0;
+    state->queues = memset(state->queues, 0, sizeof(rmq_tally_queue));
+    state->position = 0;
+    while (state->position < state->length) {
+        const enum rmq_stop stop = rmq_tally(state);
+        check(stop != RMQ_NEW_QUEUE && state->position <= state->length, "a pooled tally went past its buffer");
+        state->event_count = 0;
+        if (stop != RMQ_LIMIT)
+            state->position++;
+    }
+    rmq_pool_units(&units);
+    check(units.position <= units.length && units.count * 20 <= units.position, "units went past their buffer");
+}
+
 static void tally_piece(const uint8_t *data, size_t size, int dledger)
 {
     enum { CAPACITY = 64, TABLE = 128 };
@@ -521,7 +541,7 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
                              .check_keys = 1, .key_high = INT64_MAX, .queues = allocate(CAPACITY * sizeof(rmq_tally_queue)),
                              .table = allocate(TABLE * sizeof(int32_t)), .table_mask = TABLE - 1,
                              .events = allocate(CAPACITY * 6 * sizeof(int64_t)), .event_capacity = CAPACITY,
-                             .buckets = allocate(CAPACITY * 5 * sizeof(int64_t)), .bucket_capacity = CAPACITY,
+                             .buckets = allocate(CAPACITY * 6 * sizeof(int64_t)), .bucket_capacity = CAPACITY,
                              .blocks = allocate(2 * ((size >> 16) + 1) * sizeof(int64_t)), .first_frame = -1,
                              .first_index = -1, .last_index = -1, .min_store_ms = -1, .max_store_ms = -1};
     int32_t queues = 0;
@@ -547,6 +567,7 @@ static void tally_piece(const uint8_t *data, size_t size, int dledger)
             state.position++;
         }
     }
+    pool_piece(&state);
     free(state.queues);
     free(state.table);
     free(state.events);

@@ -178,6 +178,7 @@ def _report(options: argparse.Namespace) -> int:
             settings=_settings(options),
             sink=report.findings,
             progress=progress,
+            pooled=True,
             **workers,
         )
         try:

@@ -9,6 +9,7 @@ Preparing writes in ``rmqpy/`` alone; it may be killed, repeated, and run while 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from attrs import define, evolve, field
 
@@ -57,6 +58,9 @@ class PacedRunner:
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return self.inner.md5s(parts)
+
+    def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return self.inner.map(do, items)
 
 
 @define(slots=True, frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from attrs import define
+from attrs import define, evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,6 +102,10 @@ def plan_for(folder: Path, dledger: bool) -> TallyPlan:
     )
 
 
+def pooled_plan(plan: TallyPlan) -> TallyPlan:
+    return evolve(plan, pooled=True, digests=False, sums=False, units_of=None)
+
+
 def rows_of(files: Sequence[Path]) -> UnitRow | None:
     if not files:
         return None
@@ -124,6 +128,12 @@ def test_tallies_of_golden_files_are_equal(logs: list[LogFile]) -> None:
         found = walk(tally_frames, log.data, log.base, log.plan)
         assert found == walk(count_frames, log.data, log.base, log.plan)
         assert found.tally.records > 5
+        pooled = walk(tally_frames, log.data, log.base, pooled_plan(log.plan))
+        assert pooled == walk(count_frames, log.data, log.base, pooled_plan(log.plan))
+        queues = found.tally.queues
+        assert pooled.tally.pooled_count == sum(each.count for each in queues)
+        assert pooled.tally.pooled_without == sum(each.unqueued for each in queues)
+        assert pooled.tally.key_sum == found.tally.key_sum
         assert not [event for event in found.tally.events if event[0] != EventKind.UNIT]
 
 
@@ -135,8 +145,9 @@ def test_tallies_of_damaged_golden_files_are_equal(logs: list[LogFile]) -> None:
         for _ in range(12):
             place = rng.randrange(len(damaged))
             damaged[place] = rng.choice([0, 1, 2, 0xFF, damaged[place] ^ 1])
-        found = walk(tally_frames, bytes(damaged), log.base, log.plan)
-        assert found == walk(count_frames, bytes(damaged), log.base, log.plan)
+        for plan in (log.plan, pooled_plan(log.plan)):
+            found = walk(tally_frames, bytes(damaged), log.base, plan)
+            assert found == walk(count_frames, bytes(damaged), log.base, plan)
 
 
 @pytest.mark.slow

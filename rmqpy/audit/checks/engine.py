@@ -16,13 +16,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from attrs import define, evolve, field
 
 from rmqpy.audit.checks.derived_files import DerivedFiles
-from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, open_index
+from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
+from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, WalkTable, open_index
 from rmqpy.audit.checks.learned_runner import LearnedRunner, RangeRunner
+from rmqpy.audit.checks.pooled_check import pool_queues
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
@@ -85,6 +87,9 @@ class AuditOptions:
     progress: ProgressSink = field(factory=NoProgress)
     holder: FindLockOwner = find_lock_owner
     learned: Learned | None = None
+    pooled: bool = False
+    """Try first to prove that there is no damage without telling the queues apart. A complete audit
+    follows only if that fails, and its findings are the same either way."""
 
 
 @define(slots=True, kw_only=True)
@@ -155,6 +160,9 @@ class ThreadRunner:
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return audit_range(map_log(self._files, work.path), work, plan, begin)
 
+    def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return ordered_map(do, items, self._workers)
+
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return ordered_map(lambda part: file_md5s(self._files, part), parts, self._workers)
 
@@ -196,6 +204,15 @@ UNIT_CODES = frozenset(
 _MASK64 = (1 << 64) - 1
 
 
+class _UncertainError(Exception):
+    """There are findings, so the audit must tell queues apart."""
+
+
+def _refuse_findings(findings: list[Finding]) -> None:
+    if findings:
+        raise _UncertainError
+
+
 class _StoreWalk:
     def __init__(self, files: FileSystem, plan: AuditOptions, runner: RangeRunner) -> None:
         self.files = files
@@ -231,16 +248,17 @@ class _StoreWalk:
         self.committed_end = self._committed_end(facts)
         if plan.derived:
             self._open_index(facts)
-        if self.directory.classic:
-            audit.classic = self._audit_log(self.directory.classic, facts, None)
-        ledger = self.directory.ledger
-        if ledger is not None and ledger.data:
-            audit.ledger = self._audit_log(ledger.data, facts, audit.classic)
-        audit.queues = audit.logs[-1].queues if audit.logs else {}
+        proven = self._can_pool and self._prove_clean(audit)
+        if not proven:
+            audit.classic = audit.ledger = None
+            self._audit_logs(audit, self._sink)
+            audit.queues = audit.logs[-1].queues if audit.logs else {}
         if plan.md5:
             self._md5s(audit)
         if plan.derived:
-            self._derived(audit)
+            if not proven:
+                self._check_queues(audit)
+            self._check_keys(audit)
         if plan.learned is not None:
             audit.age = plan.learned.age
         return audit
@@ -252,7 +270,41 @@ class _StoreWalk:
             audit.md5s[file.file] = sums
             self.plan.progress.advance(file.file_size)
 
-    def _derived(self, audit: StoreAudit) -> None:
+    @property
+    def _can_pool(self) -> bool:
+        plan = self.plan
+        others = plan.digests or plan.blocks or plan.learned is not None
+        return plan.pooled and plan.derived and not others
+
+    def _prove_clean(self, audit: StoreAudit) -> bool:
+        """Return whether logs and consume queues are certainly without findings."""
+        facts = audit.facts
+        queues = pool_queues(
+            self.files, self.directory, self.runner.map, facts.begin, facts.confirmed_end
+        )
+        if not queues.certain:
+            return False
+        total = sum(file.size for log in self.directory.logs for file in log.files)
+        try:
+            self._audit_logs(audit, _refuse_findings)
+        except _UncertainError:
+            self.plan.progress.expect(total)
+            return False
+        if not queues.explains(log.tally for log in audit.logs):
+            self.plan.progress.expect(total)
+            return False
+        audit.queues = queues.as_tallies()
+        return True
+
+    def _audit_logs(self, audit: StoreAudit, sink: Callable[[list[Finding]], None]) -> None:
+        """Audit the logs; queues are told apart if findings go to the sink of the plan."""
+        facts, ledger = audit.facts, self.directory.ledger
+        if self.directory.classic:
+            audit.classic = self._audit_log(self.directory.classic, facts, None, sink)
+        if ledger is not None and ledger.data:
+            audit.ledger = self._audit_log(ledger.data, facts, audit.classic, sink)
+
+    def _check_queues(self, audit: StoreAudit) -> None:
         facts, logs = audit.facts, audit.logs
         check = QueueCheck(
             directory=self.directory,
@@ -266,6 +318,9 @@ class _StoreWalk:
         )
         for findings in check.run():
             self._sink(findings)
+
+    def _check_keys(self, audit: StoreAudit) -> None:
+        facts, logs = audit.facts, audit.logs
         if self.key_range is None:
             return
         totals = [log.tally.key_count for log in logs], [log.tally.key_sum for log in logs]
@@ -277,13 +332,28 @@ class _StoreWalk:
             high=self.key_range[1],
             totals=(sum(totals[0]), sum(totals[1]) & _MASK64),
             running=facts.running,
-            walk=self._walk_index if self.derived is not None else None,
+            walk=self._walk_index if self.derived is not None else self._walked(self.key_range),
         )
         for findings in keys.run():
             self._sink(findings)
         audit.keys = sum(totals[0])
         audit.keys_found = audit.keys - keys.missing
         audit.key_holes = list(keys.holes)
+
+    def _walked(self, span: tuple[int, int]) -> WalkTable:
+        """Walk all tables, and return a function that returns the sums of one."""
+        walks = [
+            IndexWalk(
+                path=f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}",
+                slot_count=table.slot_count,
+                entry_end=table.entry_end,
+                span=span,
+            )
+            for table in self.tables
+        ]
+        sums = self.runner.map(IndexTask(self.files), walks)
+        found = {table.file: each for table, each in zip(self.tables, sums, strict=True)}
+        return lambda table, _low, _high: found[table.file]
 
     def _walk_index(self, table: IndexTable, low: int, high: int) -> IndexSums:
         assert self.derived is not None, "else the check reads the tables itself"
@@ -339,14 +409,20 @@ class _StoreWalk:
             self.key_range = facts.begin, next(end for end in ends if end is not None)
 
     def _audit_log(
-        self, log: LogSegments, facts: StoreFacts, before: LogResult | None
+        self,
+        log: LogSegments,
+        facts: StoreFacts,
+        before: LogResult | None,
+        sink: Callable[[list[Finding]], None],
     ) -> LogResult:
         plan = self._tally_plan(log)
+        if sink is _refuse_findings:
+            plan = evolve(plan, pooled=True, units_of=None)
 
         def rerun(work: WorkRange, begin: int) -> RangeResult:
             return self.runner.rerun(work, plan, begin)
 
-        merge = LogMerge(log.name, rerun, self._sink, before)
+        merge = LogMerge(log.name, rerun, sink, before)
         merge.proven = self.plan.ranges
         ranges = split_log(log, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
         for result in self.runner.run(ranges, plan):

@@ -29,7 +29,6 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason
-from rmqpy.codec.tally.backend import walk_index
 from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.codec.tally.kernel import key_hashes
 from rmqpy.codec.units import (
@@ -44,12 +43,11 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqpy.store.files.log_recovery import Framing
 
-__all__ = ["IndexTable", "KeyCheck", "KeyHole", "open_index"]
+__all__ = ["IndexTable", "KeyCheck", "KeyHole", "WalkTable", "open_index"]
 
 DEFAULT_SLOTS = 5_000_000
 _MASK64 = (1 << 64) - 1
 _OFFSET_IN_ENTRY = 4
-_ONE_FILE = 1 << 62
 
 KeyHole = tuple[int, int, int]
 """(offset of the first and of the last message, number of messages): they have keys, and no index
@@ -218,9 +216,8 @@ class KeyCheck:
     low: int
     high: int
     totals: tuple[int, int]
+    walk: WalkTable
     running: bool = False
-    walk: WalkTable | None = None
-    """The walk over a table whose sums may be known; without it, every table is read."""
     uncovered: dict[tuple[int, int], KeyHole] = field(factory=dict)
     """Maps each hole to (first message in it, last message, count)."""
     missing: int = 0
@@ -236,7 +233,7 @@ class KeyCheck:
             return
         count, total = 0, 0
         for table in self.tables:
-            sums = (self.walk or self._walk)(table, self.low, self.high)
+            sums = self.walk(table, self.low, self.high)
             if sums.wrong or sums.wrong_slots:
                 yield list(self._chains(table))
             if not self.running:
@@ -245,9 +242,6 @@ class KeyCheck:
             total += sum(each for _, each in sums.files.values())
         if (count, total & _MASK64) != self.totals:
             yield from self._each_message()
-
-    def _walk(self, table: IndexTable, low: int, high: int) -> IndexSums:
-        return walk_index(table.view, table.slot_count, table.entry_end, _ONE_FILE, low, high)
 
     def _nothing_indexed(self) -> Iterator[list[Finding]]:
         self.missing = self.totals[0]

@@ -44,6 +44,9 @@ class RangeRunner(Protocol):
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         """Yield the MD5 sums of ``parts``, in the given order."""
 
+    def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        """Yield ``do(item)`` for all items, in the given order."""
+
 
 @define(slots=True, eq=False)
 class LearnedRunner:
@@ -83,6 +86,9 @@ class LearnedRunner:
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self.inner.rerun(work, plan, begin)
+
+    def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return self.inner.map(do, items)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         for part in parts:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from attrs import define
 
+from rmqpy.audit.checks.pooled_check import LOOK_AHEAD_BYTES
 from rmqpy.audit.facts.log_reader import LogReader, Slot
 from rmqpy.audit.facts.unread_damage import batch_units
 from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
@@ -23,7 +24,6 @@ from rmqpy.codec.tally.kernel import QueueTally, UnitRow
 
 __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
-LOOK_AHEAD_BYTES = 4096
 MULTI_DISPATCH_PREFIX = "%LMQ%"
 """The prefix of queues with units of messages of other topics."""
 
@@ -127,7 +127,7 @@ class QueueCheck:
         position = end * layout.QUEUE_UNIT_SIZE
         size = min(LOOK_AHEAD_BYTES, units.file_size - position % units.file_size)
         following = units.read(position, size)
-        return following is not None and any(following)
+        return following is not None and bool(following.strip(b"\0"))
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
         """Return whether the audit of the log has checked the message for this position."""

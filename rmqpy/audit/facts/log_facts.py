@@ -139,7 +139,7 @@ class _TailReader:
         self._found.clear()
 
         def tally_plan(is_end: bool) -> TallyPlan:
-            return TallyPlan(dledger=False, digests=False, check_crc=is_end)
+            return TallyPlan(dledger=False, digests=False, check_crc=is_end, pooled=True)
 
         def rerun(work: WorkRange, begin: int) -> RangeResult:
             return audit_range(self._data(work), work, tally_plan(True), begin)

@@ -299,7 +299,7 @@ def _at_end(code: FindingCode, result: RangeResult, length: int) -> Finding:
 def _add_tally(into: Tally, tally: Tally) -> None:
     for name in _SUMS:
         setattr(into, name, getattr(into, name) + getattr(tally, name))
-    for name in ("key_sum", "entry_sum", "term_sum"):
+    for name in ("key_sum", "entry_sum", "term_sum", "pooled_sum"):
         setattr(into, name, getattr(into, name) & _MASK64)
     for name in ("largest_record", "longest_properties", "max_store_ms"):
         setattr(into, name, max(getattr(into, name), getattr(tally, name)))
@@ -322,6 +322,9 @@ _SUMS = (
     "key_sum",
     "entry_sum",
     "term_sum",
+    "pooled_count",
+    "pooled_without",
+    "pooled_sum",
 )
 
 

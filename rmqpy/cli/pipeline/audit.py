@@ -88,6 +88,7 @@ def _audit(options: argparse.Namespace) -> int:
                 sink=report.findings if picture is None else picture.sink(root, report.findings),
                 progress=progress,
                 range_bytes=options.range_bytes,
+                pooled=tables is None,
             )
             if tables is not None:
                 plan = tables.of(plan)

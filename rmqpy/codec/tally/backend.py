@@ -10,11 +10,13 @@ from rmqpy.codec import backend
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums
 from rmqpy.codec.tally.kernel import Tally
+from rmqpy.codec.tally.pooled import PooledUnits
 
-__all__ = ["rewind_index", "sum_units", "tally_frames", "walk_index"]
+__all__ = ["pool_units", "rewind_index", "sum_units", "tally_frames", "walk_index"]
 
 _TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReason]]
 _SumUnits = Callable[[memoryview, int, int, int], UnitSums]
+_PoolUnits = Callable[[memoryview, int, PooledUnits], int]
 _RewindIndex = Callable[[memoryview, int, int, int], "array[int] | None"]
 
 
@@ -31,24 +33,26 @@ class _WalkIndex(Protocol):
     ) -> IndexSums: ...
 
 
-def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex]:
+def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex, _PoolUnits]:
     if backend.implementation == "c":
-        from rmqpy.codec.tally import native, native_sums
+        from rmqpy.codec.tally import native, native_pooled, native_sums
 
         return (
             native.tally_frames,
             native_sums.sum_units,
             native_sums.walk_index,
             native_sums.rewind_index,
+            native_pooled.pool_units,
         )
-    from rmqpy.codec.tally import derived_sums, kernel
+    from rmqpy.codec.tally import derived_sums, kernel, pooled
 
     return (
         kernel.count_frames,
         derived_sums.sum_units_in_python,
         derived_sums.walk_index_in_python,
         derived_sums.rewind_index_in_python,
+        pooled.pool_units_in_python,
     )
 
 
-tally_frames, sum_units, walk_index, rewind_index = _choose()
+tally_frames, sum_units, walk_index, rewind_index, pool_units = _choose()

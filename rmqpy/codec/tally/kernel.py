@@ -40,6 +40,7 @@ offsets; messages without a queue offset are summed in bucket -1.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final
@@ -65,6 +66,7 @@ from rmqpy.model.flags import (
     TRANSACTION_ROLLBACK,
     has_queue_unit,
 )
+from rmqpy.model.names import SCHEDULE_TOPIC
 
 __all__ = [
     "BLOCK_DIGEST_BYTES",
@@ -85,6 +87,8 @@ __all__ = [
     "count_frames",
     "entry_digest",
     "mix64",
+    "pooled_digest",
+    "queue_digest",
     "tags_digest",
     "unit_digest",
 ]
@@ -171,6 +175,9 @@ class TallyPlan:
     is None itself, consume queues are not checked. ``keys`` is the range of physical offsets (end
     exclusive) whose messages the key index must contain. ``file_size`` is the length of a log file,
     which ``mapped`` needs. ``sums`` adds up the units that queues and DLedger index must have.
+    ``pooled`` does not tell queues apart: the units that all consume queues together must have are
+    one sum, and neither steps of queue offsets nor digests are computed
+    (:mod:`rmqpy.codec.tally.pooled`).
     """
 
     dledger: bool
@@ -182,6 +189,7 @@ class TallyPlan:
     keys: tuple[int, int] | None = None
     file_size: int = 0
     sums: bool = False
+    pooled: bool = False
 
 
 @define(slots=True)
@@ -237,6 +245,12 @@ class Tally:
     entry_sum: int = 0
     """The sum of the digests of the units that the DLedger index must have, like ``unit_sum``."""
     term_sum: int = 0
+    pooled_count: int = 0
+    """With a pooled plan: the number of messages that must have a unit in a consume queue;
+    ``pooled_without`` counts the other messages, ``pooled_sum`` is the sum of the units.
+    """
+    pooled_without: int = 0
+    pooled_sum: int = 0
     queues: list[QueueTally] = field(factory=list)
     events: list[Event] = field(factory=list)
     blocks: dict[int, list[int]] = field(factory=dict)
@@ -383,7 +397,8 @@ class _TallyWalk:
         end, body_end = record + size, body + fields[-1]
         name = bytes(view[topic : properties - 2])
         raw = bytes(view[properties:end])
-        number = tally.queue_number(name, queue_id)
+        pooled = tally.plan.pooled
+        number = -1 if pooled else tally.queue_number(name, queue_id)
         place = self.base_offset + record
         tally.body_bytes += fields[-1]
         tally.version_2 += magic == layout.MESSAGE_MAGIC_V2
@@ -407,6 +422,9 @@ class _TallyWalk:
             self._checksum(start, number, record, end)
         if tally.plan.keys is not None:
             self._keys(name, raw, place, fields[7])
+        if pooled:
+            self._pool((name, queue_id), (place, size), fields, raw)
+            return
         self._queue(start, number, (place, size), fields, raw)
         if tally.plan.digests:
             self._digest(number, (record, body), place, fields, raw)
@@ -426,6 +444,25 @@ class _TallyWalk:
         for key_hash in key_hashes(name, raw):
             tally.key_count += 1
             tally.key_sum = (tally.key_sum + key_digest(place, key_hash)) & _MASK64
+
+    def _pool(
+        self,
+        queue: tuple[bytes, int],
+        where: tuple[int, int],
+        fields: Sequence[int],
+        raw: bytes,
+    ) -> None:
+        """Add the unit that the record must have to the sum of all queues."""
+        tally, (place, size) = self.tally, where
+        if not has_queue_unit(fields[7]) or fields[7] & INNER_BATCH:
+            tally.pooled_without += 1
+            return
+        first, last = locate_property(raw, b"TAGS")
+        has_tags = last and queue[0] != SCHEDULE_TOPIC.encode()
+        tags_code = java_hash_of_bytes(raw[first:last]) if has_tags else 0
+        digest = pooled_digest(queue_digest(*queue), fields[5], place, size, tags_code)
+        tally.pooled_count += 1
+        tally.pooled_sum = (tally.pooled_sum + digest) & _MASK64
 
     def _queue(
         self,
@@ -548,6 +585,29 @@ def unit_digest(number: int, place: int, size: int) -> int:
     of all units: number, offset, and size of what it leads to.
     """
     return mix64(number * _QUEUE_FACTOR + place + size * _LENGTH_FACTOR)
+
+
+def queue_digest(topic: bytes, queue_id: int) -> int:
+    """Return the value that stands for a queue in the digests of its units."""
+    value = (len(topic) << 32) ^ (queue_id & 0xFFFFFFFF)
+    for start in range(0, len(topic) // 8 * 8 + 1, 8):
+        word = int.from_bytes(topic[start : start + 8].ljust(8, b"\0"), sys.byteorder)
+        value = ((value ^ word) * _QUEUE_FACTOR) & _MASK64
+        value ^= value >> 32
+    return value
+
+
+def pooled_digest(queue: int, number: int, place: int, size: int, tags_code: int) -> int:
+    """Return the value that unit ``number`` of a consume queue, whose :func:`queue_digest` is
+    ``queue``, adds to the sum of the units of all queues.
+    """
+    return mix64(
+        queue
+        + number * _QUEUE_FACTOR
+        + place
+        + size * _LENGTH_FACTOR
+        + tags_code * _PROPERTY_FACTOR
+    )
 
 
 def tags_digest(number: int, tags_code: int) -> int:

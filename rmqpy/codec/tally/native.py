@@ -45,6 +45,9 @@ _COUNTS: Final = (
     "key_sum",
     "entry_sum",
     "term_sum",
+    "pooled_count",
+    "pooled_without",
+    "pooled_sum",
 )
 _QUEUE_COUNTS: Final = (
     "count",
@@ -89,7 +92,8 @@ class _Session:
         plan = tally.plan
         state.dledger, state.check_crc = plan.dledger, plan.check_crc
         state.digests, state.check_keys = plan.digests, plan.keys is not None
-        state.sums = plan.sums
+        state.sums, state.pooled = plan.sums, plan.pooled
+        assert not plan.pooled or not (plan.digests or plan.units_of), "queues are not told apart"
         state.key_low, state.key_high = plan.keys or (0, 0)
         self._point(state.entry_units, plan.entry_units)
         self.events = array("q", bytes(8 * _EVENT_COLUMNS * _EVENT_CAPACITY))

@@ -8,8 +8,8 @@ from the offset that the previous range has proven.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
@@ -45,6 +45,7 @@ class RangeTask:
     entry_units: bool
     keys: tuple[int, int] | None
     sums: bool
+    pooled: bool
     _plan: TallyPlan | None = field(init=False, default=None)
 
     @classmethod
@@ -58,6 +59,7 @@ class RangeTask:
             entry_units=plan.entry_units is not None,
             keys=plan.keys,
             sums=plan.sums,
+            pooled=plan.pooled,
         )
 
     def __call__(self, work: WorkRange) -> RangeResult:
@@ -76,6 +78,7 @@ class RangeTask:
             entry_units=map_units(files, ledger.index) if self.entry_units and ledger else None,
             keys=self.keys,
             sums=self.sums,
+            pooled=self.pooled,
         )
 
 
@@ -100,6 +103,9 @@ class SparkRunner:
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return map_on_spark(self._session, _md5s, parts, self._wave)
+
+    def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map_on_spark(self._session, do, items, self._wave)
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self._driver.rerun(work, plan, begin)

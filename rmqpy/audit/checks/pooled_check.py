@@ -1,0 +1,144 @@
+"""Read all consume queues of a store as one sum (:mod:`rmqpy.codec.tally.pooled`).
+
+A queue counts from the first message that the log still has. The result does not depend on how the
+queues are divided into batches, which can be read anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from attrs import define, field
+
+from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
+from rmqpy.audit.scan.queue_units import map_file
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
+from rmqpy.codec.tally.backend import pool_units
+from rmqpy.codec.tally.kernel import QueueTally, Tally, queue_digest
+from rmqpy.codec.tally.pooled import OFFSET_MAX, PooledUnits
+from rmqpy.model.files import FileSystem
+from rmqpy.model.names import SCHEDULE_TOPIC
+
+__all__ = ["LOOK_AHEAD_BYTES", "PooledQueues", "pool_queues"]
+
+LOOK_AHEAD_BYTES: Final = 4096
+"""The number of bytes after the last unit that must be zero."""
+BATCH_QUEUES: Final = 256
+_MASK64: Final = (1 << 64) - 1
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+"""Applies a function to items, possibly elsewhere, and yields the results in order."""
+
+
+@define(slots=True)
+class PooledQueues:
+    """The units of some queues: their ``count`` and ``sum``.
+
+    ``bounds`` has (topic, queue id, first queue offset, number of units) of each queue that has
+    units. ``certain`` is False if a queue has other units than those of ascending messages.
+    """
+
+    count: int = 0
+    sum: int = 0
+    bounds: list[tuple[str, int, int, int]] = field(factory=list)
+    certain: bool = True
+
+    def add(self, other: PooledQueues) -> None:
+        self.count += other.count
+        self.sum = (self.sum + other.sum) & _MASK64
+        self.bounds += other.bounds
+        self.certain = self.certain and other.certain
+
+    def explains(self, tallies: Iterable[Tally]) -> bool:
+        """Return whether these are exactly the units that the messages of the log must have."""
+        found = [*tallies]
+        total = sum(tally.pooled_sum for tally in found) & _MASK64
+        count = sum(tally.pooled_count for tally in found)
+        return (
+            self.certain
+            and not any(tally.pooled_without for tally in found)
+            and (count, total) == (self.count, self.sum)
+        )
+
+    def as_tallies(self) -> dict[tuple[bytes, int], QueueTally]:
+        """Return the queues as the log must have them, if the sums are equal."""
+        found = {}
+        for topic, queue_id, first, count in self.bounds:
+            name = topic.encode("utf-8", "surrogateescape")
+            found[name, queue_id] = QueueTally(
+                topic=name,
+                queue_id=queue_id,
+                count=count,
+                first_queue_offset=first,
+                last_queue_offset=first + count - 1,
+                next_queue_offset=first + count,
+                right_units=count,
+            )
+        return found
+
+
+def pool_queues(
+    files: FileSystem, directory: StoreDirectory, map_batches: Map, low: int, high: int | None
+) -> PooledQueues:
+    """Return the units of all queues that lead to messages from ``low`` to before ``high``.
+
+    ``high`` is the confirmed end of a running broker.
+    """
+    queues = directory.queues
+    batches = [queues[at : at + BATCH_QUEUES] for at in range(0, len(queues), BATCH_QUEUES)]
+    total = PooledQueues()
+    for found in map_batches(PoolTask(files, low, high), batches):
+        total.add(found)
+        if not total.certain:
+            break
+    return total
+
+
+@define(slots=True, frozen=True)
+class PoolTask:
+    """Reads a batch of queues, in this process or on a worker."""
+
+    files: FileSystem
+    low: int
+    high: int | None
+
+    def __call__(self, batch: tuple[QueueFolder, ...]) -> PooledQueues:
+        found = PooledQueues()
+        for queue in batch:
+            units = self._units(queue)
+            found.certain = not units.irregular
+            if units.irregular:
+                break
+            found.count += units.count
+            found.sum = (found.sum + units.sum) & _MASK64
+            if units.count:
+                found.bounds.append((queue.topic, queue.queue_id, units.first, units.count))
+        return found
+
+    def _units(self, queue: QueueFolder) -> PooledUnits:
+        segments = queue.segments
+        topic = queue.topic.encode("utf-8", "surrogateescape")
+        size = segments.file_size
+        units = PooledUnits(
+            queue=queue_digest(topic, queue.queue_id),
+            any_tags=queue.topic == SCHEDULE_TOPIC,
+            low=self.low,
+            high=OFFSET_MAX if self.high is None else self.high,
+            irregular=bool(
+                size % QUEUE_UNIT_SIZE
+                or segments.gaps()
+                or any(file.size != size for file in segments.files)
+            ),
+        )
+        ended = units.irregular
+        for file in segments.files:
+            view = map_file(self.files, file.path)
+            position = 0
+            if not ended:
+                position = pool_units(view, file.first_offset // QUEUE_UNIT_SIZE, units)
+                ended = position < size
+            following = view[position : position + LOOK_AHEAD_BYTES]
+            if ended and self.high is None and bytes(following).strip(b"\0"):
+                units.irregular = True
+        return units

@@ -1,0 +1,116 @@
+"""An audit that first tries to prove that nothing is wrong reports what a complete one does."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from rmqpy.audit.checks import engine
+from rmqpy.audit.checks.engine import AuditOptions, StoreAudit, audit_store
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.store.files.disk import OsFileSystem
+
+StoreOf = Callable[[str], Path]
+NAMES = ("A-classic-clean-v497", "A-classic-clean-v533", "C-upgraded-v497/n0", "D-dledger-v497/n0")
+FLIPS = 6
+"""The number of bits that are flipped in each kind of file."""
+
+
+@pytest.fixture
+def proofs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list of the results of all attempts to prove a store clean."""
+    found: list[bool] = []
+    prove = engine._StoreWalk._prove_clean
+
+    def noted(self: engine._StoreWalk, audit: StoreAudit) -> bool:
+        found.append(prove(self, audit))
+        return found[-1]
+
+    monkeypatch.setattr(engine._StoreWalk, "_prove_clean", noted)
+    return found
+
+
+def audited(root: Path, *, pooled: bool) -> tuple[StoreAudit, list[Finding]]:
+    found: list[Finding] = []
+    plan = AuditOptions(root=str(root), sink=found.extend, pooled=pooled, range_bytes=65536)
+    return audit_store(OsFileSystem(), evolve(plan, workers=1)), found
+
+
+def compared(root: Path) -> list[Finding]:
+    """Check that both ways of an audit have the same result, and return the findings."""
+    (pooled, found), (whole, expected) = (audited(root, pooled=each) for each in (True, False))
+    assert found == expected
+    assert pooled.counts == whole.counts and pooled.records == whole.records
+    assert pooled.queues.keys() == whole.queues.keys()
+    for key, queue in whole.queues.items():
+        assert (pooled.queues[key].count, pooled.queues[key].first_queue_offset) == (
+            *(queue.count, queue.first_queue_offset),
+        )
+    assert (pooled.keys, pooled.keys_found) == (whole.keys, whole.keys_found)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_clean_store_is_proven_without_telling_queues_apart(
+    name: str, store_of: StoreOf, proofs: list[bool]
+) -> None:
+    compared(store_of(name))
+    assert proofs == [True]
+
+
+def files_of(store: Path) -> Iterator[Path]:
+    for pattern in ("commitlog/*", "dledger-*/data/*", "consumequeue/*/*/*", "index/*"):
+        yield from sorted(store.glob(pattern))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES[::3])
+def test_a_flipped_bit_is_reported_in_the_same_way(
+    name: str, copy_of: StoreOf, proofs: list[bool]
+) -> None:
+    store, dice = copy_of(name), random.Random(28)
+    kinds: dict[str, list[Path]] = {}
+    for file in files_of(store):
+        kinds.setdefault(file.relative_to(store).parts[0], []).append(file)
+    for files in kinds.values():
+        for _ in range(FLIPS):
+            file = dice.choice(files)
+            data = file.read_bytes()
+            used = len(data.rstrip(b"\0"))
+            changed = bytearray(data)
+            changed[dice.randrange(max(used, 1))] ^= 1 << dice.randrange(8)
+            file.write_bytes(changed)
+            compared(store)
+            file.write_bytes(data)
+    assert False in proofs
+
+
+@pytest.mark.parametrize("damage", ["swap", "drop", "repeat", "surplus", "missing"])
+def test_damage_of_a_queue_is_not_proven_clean(
+    damage: str, copy_of: StoreOf, proofs: list[bool]
+) -> None:
+    store = copy_of(NAMES[0])
+    queue = next(
+        file
+        for file in sorted(store.glob("consumequeue/*/*/*"))
+        if len(file.read_bytes().rstrip(b"\0")) > 60
+    )
+    data = queue.read_bytes()
+    end = -(-len(data.rstrip(b"\0")) // 20) * 20
+    first, second, rest = data[:20], data[20:40], data[40:]
+    changed = {
+        "swap": second + first + rest,
+        "drop": data[: end - 20] + bytes(20) + data[end:],
+        "repeat": first + first + rest,
+        "surplus": data[:end] + data[:20] + data[end + 20 :],
+    }
+    if damage == "missing":
+        queue.unlink()
+    else:
+        queue.write_bytes(changed[damage])
+    assert compared(store)
+    assert proofs == [False]
