@@ -16,11 +16,7 @@ class                      purpose
 Producers and consumers are asynchronous context managers. Each opens a ``ClientInstance`` for
 itself or works through one that is passed in and shared.
 
-A request that a broker refuses raises :class:`~rmqpy.model.errors.RequestRejectedError` with the
-response code; a connection that fails or times out raises
-:class:`~rmqpy.model.errors.NetworkError`; an answer that breaks the protocol raises
-:class:`~rmqpy.model.errors.RemoteProtocolError`. All of them are
-:class:`~rmqpy.model.errors.RmqError`.
+Their errors are listed in :mod:`rmqpy.client.errors`.
 """
 
 from __future__ import annotations

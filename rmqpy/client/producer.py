@@ -1,6 +1,6 @@
 """Producer: sends messages, and retries on another broker when one does not accept them.
 
-A synchronous send makes up to 1 + ``retries`` attempts within its overall timeout:
+A send makes up to 1 + ``retries`` attempts within its overall timeout:
 
 ==========================================  ===================================================
 answer                                      reaction
@@ -8,12 +8,16 @@ answer                                      reaction
 0, 10, 11, 12 (stored)                      the result; a warning status is retried only with
                                             ``retry_warnings``
 1, 14, 16, 17, 204, 205                     the next queue, of another broker
-no answer, no connection                    the next queue, of another broker; the route is suspect
+no answer, connection lost                  the next queue, of another broker; the route is suspect
+no connection, no name server               the same, and it does not count as an attempt, because
+                                            nothing was sent
 any other code                              RequestRejectedError at once
 ==========================================  ===================================================
 
-A send to a queue that the caller chose and a one-way send make one attempt. A retry after a lost
-answer can store a message twice; both copies carry the same UNIQ_KEY.
+Before a broker is tried again there is a pause (``retry_backoff_ms``); another broker is tried at
+once. Without ``retries`` there is one attempt, whatever happens. A send to a queue that the caller
+chose is repeated only if nothing was sent, and a one-way send never. A retry after a lost answer
+can store a message twice; both copies carry the same UNIQ_KEY.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from rmqpy.client.core.message import (
     property_string,
 )
 from rmqpy.client.core.routes import next_queue, publish_queues, queue_of
+from rmqpy.client.errors import InvalidMessageError
 from rmqpy.client.trace import DELAYED, HALF, NORMAL, SendTrace, Tracer
 from rmqpy.codec.message import encode_batch_item
 from rmqpy.codec.properties import (
@@ -43,7 +48,13 @@ from rmqpy.codec.properties import (
     PROPERTY_WAIT,
 )
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
+from rmqpy.model.errors import (
+    ConnectFailedError,
+    NetworkError,
+    RequestRejectedError,
+    RequestTimeoutError,
+    RmqError,
+)
 from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
 from rmqpy.remoting.bodies import MessageQueue
@@ -89,6 +100,8 @@ class ProducerSettings:
 
     * ``timeout_ms``: the time for one send, all attempts included (Java: sendMsgTimeout).
     * ``retries``: attempts after the first (Java: retryTimesWhenSendFailed).
+    * ``retry_backoff_ms``, ``retry_backoff_max_ms``: the pause before a broker is tried again,
+      which doubles each time, and its maximum.
     * ``retry_warnings``: whether a message that is stored with a status other than SEND_OK is sent
       again (Java: retryAnotherBrokerWhenNotStoreOK).
     * ``avoid_faults``: whether slow or failing brokers are avoided for a while (Java:
@@ -97,6 +110,7 @@ class ProducerSettings:
       compressMsgBodyOverHowmuch); None never compresses.
     * ``compress_level``: the zlib level, 0 to 9.
     * ``body_bytes_max``: the largest body or batch body, in bytes (Java: maxMessageSize).
+    * ``delay_level_max``: the number of levels of the brokers (messageDelayLevel).
     * ``template_topic``, ``template_queue_count``: the topic after which a broker creates an
       unknown topic, and the largest number of its queues (Java: createTopicKey,
       defaultTopicQueueNums).
@@ -106,11 +120,14 @@ class ProducerSettings:
 
     timeout_ms: int = 3_000
     retries: int = 2
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
     retry_warnings: bool = False
     avoid_faults: bool = False
     compress_from_bytes: int | None = 4_096
     compress_level: int = 5
     body_bytes_max: int = 4 << 20
+    delay_level_max: int = 18
     template_topic: str = "TBW102"
     template_queue_count: int = 4
     trace_topic: str | None = None
@@ -279,7 +296,7 @@ class Producer(GroupMember):
     ) -> SendResult:
         instance = self._open()
         if queue is not None and queue.topic != encoded.topic:
-            raise _illegal_message(
+            raise InvalidMessageError(
                 f"the queue belongs to {queue.topic}, the message to {encoded.topic}"
             )
         timeout_ms = self._settings.timeout_ms if timeout_ms is None else timeout_ms
@@ -288,15 +305,31 @@ class Producer(GroupMember):
         brokers: list[str] = []
         fault: RmqError | None = None
         stored: SendResult | None = None
-        for _ in range(attempts):
+        while True:
             left_ms = timeout_ms - (now_ms - start_ms)
             if left_ms <= 0:
                 break
             chosen = queue
             if chosen is None:
                 queues = instance.known_publish_queues(encoded.topic)
-                queues = queues or await self._publish_queues(encoded.topic)
+                if not queues:
+                    try:
+                        queues = await self._publish_queues(encoded.topic)
+                    except NetworkError as error:
+                        fault = error
+                        if not self._settings.retries:
+                            break
+                        brokers.append("")
+                        await self._back_off(instance, brokers, left_ms)
+                        now_ms = instance.clock.monotonic_ms()
+                        continue
                 chosen = self._choose(queues, brokers[-1] if brokers else None)
+            if brokers and chosen.broker_name in brokers:
+                await self._back_off(instance, brokers, left_ms)
+                now_ms = instance.clock.monotonic_ms()
+                left_ms = timeout_ms - (now_ms - start_ms)
+                if left_ms <= 0:
+                    break
             brokers.append(chosen.broker_name)
             if self._faults is not None:
                 now_ms = instance.clock.monotonic_ms()
@@ -310,10 +343,22 @@ class Producer(GroupMember):
                 stored = outcome
                 if stored.status is SendStatus.SEND_OK or not self._settings.retry_warnings:
                     break
+            if not isinstance(outcome, ConnectFailedError) or not self._settings.retries:
+                attempts -= 1
+                if attempts <= 0:
+                    break
             now_ms = instance.clock.monotonic_ms()
         if stored is not None:
             return stored
-        raise _send_error(encoded, brokers, fault, instance.clock.monotonic_ms() - start_ms)
+        spent_ms = instance.clock.monotonic_ms() - start_ms
+        raise _send_error(encoded, brokers, fault, spent_ms) from fault
+
+    async def _back_off(self, instance: ClientInstance, tried: list[str], left_ms: int) -> None:
+        """Pause before a broker is tried again; longer with each attempt of the same send."""
+        settings = self._settings
+        doubled = min(16, max(0, len(tried) - len(set(tried))))
+        pause_ms = min(settings.retry_backoff_max_ms, settings.retry_backoff_ms << doubled)
+        await instance.pause(min(left_ms, round(pause_ms * instance.randomness.uniform(0.8, 1.2))))
 
     async def _attempt(
         self,
@@ -416,7 +461,7 @@ class Producer(GroupMember):
 
     def _encode(self, message: Message, half: bool = False) -> _EncodedMessage:
         """Check and encode a message; with ``half``, as the half message of a transaction."""
-        check_message(message, self._settings.body_bytes_max)
+        check_message(message, self._settings.body_bytes_max, self._settings.delay_level_max)
         unique_id = self._open().unique_ids.next()
         body, sys_flag = bytes(message.body), 0  # No copy of bytes.
         threshold = self._settings.compress_from_bytes
@@ -439,12 +484,12 @@ class Producer(GroupMember):
 
     def _encode_batch(self, messages: Sequence[Message]) -> _EncodedMessage:
         if not messages:
-            raise _illegal_message("the batch has no messages")
+            raise InvalidMessageError("the batch has no messages")
         first = messages[0]
         topic, wait, bytes_max = first.topic, first.wait_store_ok, self._settings.body_bytes_max
         is_retry = is_retry_topic(topic)
         for message in messages:
-            check_message(message, bytes_max)
+            check_message(message, bytes_max, self._settings.delay_level_max)
             same = message.topic == topic and message.wait_store_ok == wait
             if is_retry or message.delay_level or not same:
                 _check_batched(message, first)
@@ -458,7 +503,7 @@ class Producer(GroupMember):
             ]
         )
         if len(body) > self._settings.body_bytes_max:
-            raise _illegal_message(
+            raise InvalidMessageError(
                 f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
                 " send it in parts (split_batch)"
             )
@@ -498,7 +543,7 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
         properties = property_string(message, "0" * 56)
         size = _BATCH_ITEM_OVERHEAD + len(message.body) + len(properties)
         if size > bytes_max:
-            raise _illegal_message(
+            raise InvalidMessageError(
                 f"one message of the batch needs {size} bytes, more than {bytes_max}"
             )
         if not parts or used + size > bytes_max:
@@ -511,15 +556,17 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
 
 def _check_batched(message: Message, first: Message) -> None:
     if message.delay_level:
-        raise _illegal_message("a delayed message cannot be in a batch")
+        raise InvalidMessageError("a delayed message cannot be in a batch")
     if is_retry_topic(message.topic):
-        raise _illegal_message("a message of a retry topic cannot be in a batch")
+        raise InvalidMessageError("a message of a retry topic cannot be in a batch")
     if message.topic != first.topic:
-        raise _illegal_message(
+        raise InvalidMessageError(
             f"a batch has one topic; this one has {first.topic} and {message.topic}"
         )
     if message.wait_store_ok != first.wait_store_ok:
-        raise _illegal_message("all messages of a batch have the same wait_store_ok; these differ")
+        raise InvalidMessageError(
+            "all messages of a batch have the same wait_store_ok; these differ"
+        )
 
 
 def _result(
@@ -551,14 +598,13 @@ def _result(
 def _send_error(
     encoded: _EncodedMessage, brokers: list[str], last: RmqError | None, spent_ms: int
 ) -> RmqError:
+    tried = ", ".join(dict.fromkeys(filter(None, brokers))) or "none"
     text = (
         f"sending failed after {len(brokers)} attempts in {spent_ms} ms,"
-        f" topic {encoded.topic}, brokers {brokers}: {last or 'no time left'}"
+        f" topic {encoded.topic}, brokers {tried}: {last or 'no time left'}"
     )
     if isinstance(last, RequestRejectedError):
         return RequestRejectedError(last.code, text)
-    return NetworkError(text)
-
-
-def _illegal_message(reason: str) -> RequestRejectedError:
-    return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)
+    if isinstance(last, NetworkError):
+        return type(last)(text)
+    return RequestTimeoutError(text)

@@ -23,18 +23,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field
 
 from rmqpy.client.consuming.consume_service import (
+    AnyListener,
     ConsumerContext,
     ConsumeResult,
     ConsumeSettings,
     Listener,
     QueueConsumer,
     Subscription,
+    as_listener,
 )
 from rmqpy.client.consuming.consumer_commands import ConsumerCommands
 from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, ConsumerStats
@@ -54,6 +57,7 @@ from rmqpy.client.core.base_consumer import (
 )
 from rmqpy.client.core.instance import ClientInstance, NameServers
 from rmqpy.client.core.message import MessageExt
+from rmqpy.client.core.quiet_log import QuietLog
 from rmqpy.client.core.routes import subscribe_queues
 from rmqpy.client.producer import trace_context
 from rmqpy.client.trace import Tracer
@@ -81,6 +85,7 @@ from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
+FROM_WHERE = (CONSUME_FROM_LAST_OFFSET, CONSUME_FROM_FIRST_OFFSET, CONSUME_FROM_TIMESTAMP)
 EARLY_RETRY_MS = 1_000
 """The delay before a topic without a route is looked up again. A group's retry topic is created by
 the group's first heartbeat.
@@ -127,6 +132,13 @@ class PushSettings:
     consuming: ConsumeSettings = field(factory=ConsumeSettings)
     pulling: PullSettings = field(factory=PullSettings)
 
+    def __attrs_post_init__(self) -> None:
+        if self.from_where not in FROM_WHERE:
+            expected = ", ".join(FROM_WHERE)
+            raise ConfigError(f"from_where: found {self.from_where!r}, expected {expected}")
+        if self.parallel < 1:
+            raise ConfigError(f"parallel: found {self.parallel}, expected 1 or more")
+
 
 class PushConsumer(Consumer):
     """A consumer whose listener receives messages as they arrive (Java: DefaultMQPushConsumer).
@@ -134,7 +146,7 @@ class PushConsumer(Consumer):
     The queues of each topic are shared between the members of the group. ``listener`` is a
     coroutine function that takes the messages of one batch, all of one queue; it returns None or
     ``ConsumeResult.SUCCESS`` when they are consumed, and ``ConsumeResult.RECONSUME_LATER`` (or
-    raises) to receive them again later::
+    raises) to receive them again later. Another function runs in a thread. ::
 
         async def consume(messages):
             for message in messages:
@@ -154,13 +166,16 @@ class PushConsumer(Consumer):
         group: str,
         name_servers: NameServers = (),
         *,
-        listener: Listener,
+        listener: AnyListener,
         settings: PushSettings | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
         self.settings = settings or PushSettings()
         super().__init__(group, name_servers, pulling=self.settings.pulling, instance=instance)
-        self.listener = listener
+        self._threads = ThreadPoolExecutor(
+            self.settings.parallel, thread_name_prefix=f"rmqpy-listener-{group}"
+        )
+        self.listener = as_listener(listener, self._threads)
         self._tracer: Tracer | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.consuming: dict[MessageQueue, QueueConsumer] = {}
@@ -211,18 +226,27 @@ class PushConsumer(Consumer):
                 try:
                     allocated = await self._allocated_queues(topic)
                 except RmqError as fault:
-                    logger.warning(
-                        "rebalance failed; group %s keeps its queues of %s: %s",
-                        self.group,
-                        topic,
-                        fault,
-                    )
+                    self._report_rebalance(topic, fault)
                     self._retry_rebalance_soon()
                     continue
                 if allocated is not None:
                     await self._update_queues(topic, allocated)
             unsubscribed = [queue for queue in self.consuming if queue.topic not in self._topics()]
             await self._drop_queues(unsubscribed)
+
+    def _report_rebalance(self, topic: str, fault: RmqError) -> None:
+        """Log a failed rebalance, unless it belongs to a start: the first heartbeat of a group
+        creates its retry topic, and the first message a topic.
+        """
+        unknown = isinstance(fault, RequestRejectedError) and fault.response_code in (
+            ResponseCode.TOPIC_NOT_EXIST,
+            ResponseCode.SYSTEM_ERROR,
+        )
+        if unknown and self._early_retries > 0:
+            logger.debug("group %s has no queues of %s yet: %s", self.group, topic, fault)
+            return
+        text = "rebalance failed; group %s keeps its queues of %s: %s"
+        self._open().log.warn(logger, ("rebalance", self.group), text, self.group, topic, fault)
 
     async def persist_offsets(self) -> None:
         """Commit the listener's progress to the brokers (broadcasting: write it to the file)."""
@@ -292,6 +316,8 @@ class PushConsumer(Consumer):
         await self._end(self._tasks)
         await self._drop_queues(list(self.consuming))
         await self._end(self._workers)
+        # A call that has not ended until now goes on; its messages are delivered again.
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._tracer is not None:
             await self._tracer.close()
         await instance.leave_consumer(self.group)
@@ -312,7 +338,9 @@ class PushConsumer(Consumer):
             try:
                 await work()
             except (RmqError, OSError) as fault:
-                logger.warning(
+                self._open().log.warn(
+                    logger,
+                    ("periodic", self.group),
                     "a periodic task of consumer group %s failed; it will run again: %s",
                     self.group,
                     fault,
@@ -416,7 +444,9 @@ class PushConsumer(Consumer):
             try:
                 offset = await self._first_offset(queue)
             except RmqError as fault:
-                logger.warning(
+                self._open().log.warn(
+                    logger,
+                    ("start", self.group, topic),
                     "group %s cannot start consuming %s; retrying: %s",
                     self.group,
                     queue,
@@ -470,11 +500,6 @@ class PushConsumer(Consumer):
             return 0
         if where == CONSUME_FROM_LAST_OFFSET:
             return 0 if is_retry_topic(queue.topic) else await self.max_offset(queue)
-        if where != CONSUME_FROM_TIMESTAMP:
-            raise ConfigError(
-                f"from_where={where!r} is invalid: use {CONSUME_FROM_LAST_OFFSET},"
-                f" {CONSUME_FROM_FIRST_OFFSET}, or {CONSUME_FROM_TIMESTAMP}"
-            )
         if is_retry_topic(queue.topic):
             return await self.max_offset(queue)
         return await self.search_offset(queue, self.settings.from_timestamp_ms)
@@ -491,8 +516,13 @@ class PushConsumer(Consumer):
             try:
                 await self._store(queue, offset)
             except RmqError as fault:
-                logger.warning(
-                    "offset %d of %s was not committed; retrying: %s", offset, queue, fault
+                self._open().log.warn(
+                    logger,
+                    ("commit", self.group),
+                    "offset %d of %s was not committed; retrying: %s",
+                    offset,
+                    queue,
+                    fault,
                 )
             else:
                 consuming.stored_offset = offset
@@ -561,6 +591,10 @@ class _ConsumerAdapter(ConsumerContext):
     @property
     def rates(self) -> ConsumerStats:
         return self.consumer.rates
+
+    @property
+    def log(self) -> QuietLog:
+        return self.consumer._open().log
 
     async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
         result = await self.consumer._pull(queue, order)

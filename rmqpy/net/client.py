@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING
 from attrs import define, evolve, field
 
 from rmqpy.config.loading import RemotingSettings
-from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
+from rmqpy.model.errors import (
+    ConnectFailedError,
+    ConnectionLostError,
+    NetworkError,
+    RemoteProtocolError,
+    RequestRejectedError,
+    RequestTimeoutError,
+    RmqError,
+)
 from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsContext
@@ -302,7 +310,7 @@ class RemotingClient:
             self._all_gone.set()
         if link is None:
             return
-        self._fail(link, NetworkError(f"the connection to {link.address} was closed"))
+        self._fail(link, ConnectionLostError(f"the connection to {link.address} was closed"))
         if self.handler is not None and connection.opened:
             self.handler.channel_closed(connection)
 
@@ -377,12 +385,13 @@ class RemotingClient:
             return
         connection = link.connection
         text = f"{link.address} did not answer within {pending.timeout_ms} ms"
-        self._finish(pending, None, NetworkError(text))
+        self._finish(pending, None, RequestTimeoutError(text))
         if connection is None or not self._client_limits.close_socket_if_timeout:
             return
         silent = connection.last_read_ms <= pending.sent_ms
         if pending.close_on_timeout or silent:
-            self._drop(link, NetworkError(f"the connection to {link.address} was closed: {text}"))
+            lost = ConnectionLostError(f"the connection to {link.address} was closed: {text}")
+            self._drop(link, lost)
 
     def _fail(self, link: ServerLink, fault: NetworkError) -> None:
         """Remove a closed link and fail every request that waits on it."""
@@ -453,11 +462,10 @@ class RemotingClient:
                 )
                 usable = True
         except TimeoutError:
-            self._fail(
-                link, NetworkError(f"connect to {link.address}: no answer within {timeout_ms} ms")
-            )
+            late = f"connect to {link.address}: no answer within {timeout_ms} ms"
+            self._fail(link, ConnectFailedError(late))
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be looked up
-            self._fail(link, NetworkError(f"connect to {link.address}: {error}"))
+            self._fail(link, ConnectFailedError(f"connect to {link.address}: {error}"))
         finally:
             if not usable:  # the connection may be open; uvloop then never reports its end
                 connection.abort()
@@ -467,7 +475,7 @@ class RemotingClient:
         """Wait until the link is connected. Raises NetworkError if connecting has failed."""
         while link.connection is None:
             if self._links.get(link.address) is not link:
-                raise NetworkError(f"connect to {link.address} failed")
+                raise ConnectFailedError(f"connect to {link.address} failed")
             await asyncio.wait(set(self._connecting), return_when=asyncio.FIRST_COMPLETED)
 
     def _open_connection(self, address: str) -> OutgoingConnection | None:

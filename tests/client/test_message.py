@@ -46,7 +46,7 @@ def test_reserved_properties_are_those_of_java() -> None:
         (evolve(VALID, topic="SCHEDULE_TOPIC_XXXX"), 16, "forbidden"),
         (evolve(VALID, body=b""), 13, "body is empty"),
         (evolve(VALID, body=b"12345"), 13, "has 5 bytes, more than 4"),
-        (evolve(VALID, delay_level=-1), 13, "negative"),
+        (evolve(VALID, delay_level=19), 13, "found 19, expected at most 18"),
         (evolve(VALID, properties={"KEYS": "x"}), 13, "KEYS is reserved"),
         (evolve(VALID, properties={"UNIQ_KEY": "x"}), 13, "UNIQ_KEY is reserved"),
         (evolve(VALID, properties={"a": " "}), 13, "blank"),
@@ -55,12 +55,12 @@ def test_reserved_properties_are_those_of_java() -> None:
 )
 def test_an_invalid_message_is_refused(message: Message, code: int, reason: str) -> None:
     with pytest.raises(RequestRejectedError, match=reason) as refused:
-        check_message(message, 4)
+        check_message(message, 4, 18)
     assert refused.value.code == code
 
 
 def test_the_longest_names_are_allowed() -> None:
-    check_message(Message(topic="%RETRY%" + "x" * 120, body=b"1234"), 4)
+    check_message(Message(topic="%RETRY%" + "x" * 120, body=b"1234"), 4, 18)
     check_group("g" * 255)
     with pytest.raises(RequestRejectedError, match="longer than group max length"):
         check_group("g" * 256)

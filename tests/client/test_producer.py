@@ -20,6 +20,7 @@ from rmqpy.client import (
     split_batch,
 )
 from rmqpy.client.core.message import property_string
+from rmqpy.client.errors import ClosedError
 from rmqpy.codec.message import batch_records, encode_batch_body
 from rmqpy.codec.properties import decode_properties
 from rmqpy.model.codes import RequestCode
@@ -159,7 +160,7 @@ def test_an_unreachable_broker_is_skipped(world: ClientWorld, run: Run) -> None:
 
 def test_a_send_fails_if_all_brokers_are_unreachable(world: ClientWorld, run: Run) -> None:
     del world.answers[A0], world.answers[B0]
-    with pytest.raises(NetworkError, match=r"after 3 attempts in 0 ms, .*refused"):
+    with pytest.raises(NetworkError, match=r"after \d+ attempts in 3000 ms, .*refused"):
         run(send(world))
 
 
@@ -182,7 +183,11 @@ def test_attempts_share_the_time_out(world: ClientWorld, run: Run) -> None:
     world.answers[A0] = world.answers[B0] = slow
     with pytest.raises(RequestRejectedError):
         run(send(world))
-    assert [each.timeout_ms for each in world.requests(SEND)] == [3000, 2000, 1000]
+    assert [each.timeout_ms for each in world.requests(SEND)] == [
+        3000,
+        2000,
+        1000 - sum(world.pauses),
+    ]
     world.received.clear()
     delay_ms = 2_999
     with pytest.raises(RequestRejectedError, match="after 2 attempts in 5998 ms"):
@@ -411,7 +416,7 @@ def test_a_closed_producer_is_unregistered(world: ClientWorld, run: Run) -> None
         async with Producer("G", instance=instance) as producer:
             await producer.send(HELLO)
             await instance.send_heartbeats()
-        with pytest.raises(NetworkError, match="the Producer of G is not started"):
+        with pytest.raises(ClosedError, match="the Producer of G is closed"):
             await producer.send(HELLO)
         await producer.close()
 

@@ -18,7 +18,7 @@ from rmqpy.client.core.instance import ClientDependencies, ClientInstance, Clien
 from rmqpy.codec.message import encode_message, set_offsets
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
-from rmqpy.model.errors import NetworkError
+from rmqpy.model.errors import ConnectFailedError, RequestTimeoutError
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rmqpy.remoting.command import RemotingCommand
@@ -85,6 +85,7 @@ class ClientWorld:
     received: list[ReceivedRequest] = field(factory=list)
     routes: dict[str, TopicRouteData] = field(factory=dict)
     closed: bool = False
+    pauses: list[int] = field(factory=list)
     opaque: int = 0
     stored: int = 0
 
@@ -108,11 +109,11 @@ class ClientWorld:
         await asyncio.sleep(0)
         answer = self.answers.get(address)
         if answer is None:
-            raise NetworkError(f"connect to {address}: refused")
+            raise ConnectFailedError(f"connect to {address}: refused")
         response = answer(command)
         if response is None:
             self.clock.passed_ms += timeout_ms
-            raise NetworkError(f"{address} did not answer within {timeout_ms} ms")
+            raise RequestTimeoutError(f"{address} did not answer within {timeout_ms} ms")
         decoded = through_frames(response)
         assert decoded.opaque == command.opaque and decoded.is_response
         return decoded
@@ -122,6 +123,11 @@ class ClientWorld:
 
     async def close(self) -> None:
         self.closed = True
+
+    async def pause(self, delay_ms: int) -> None:
+        self.pauses.append(delay_ms)
+        self.clock.passed_ms += delay_ms
+        await asyncio.sleep(0)
 
     def _arrived(
         self, address: str, command: RemotingCommand, timeout_ms: int | None
@@ -171,6 +177,7 @@ class ClientWorld:
                 client_ip="10.0.0.7",
                 process_id=0x12345,
                 marker=bytes.fromhex("30946e09"),
+                pause=self.pause,
             ),
         )
 

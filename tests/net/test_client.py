@@ -9,7 +9,7 @@ import pytest
 from harness.net import EchoHandler, InLoop, SkewedScheduler, until
 
 from rmqpy.acl.signature import Credentials
-from rmqpy.model.errors import NetworkError, RmqError
+from rmqpy.model.errors import ConnectionLostError, NetworkError, RmqError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.server.server import RemotingServer
@@ -192,7 +192,7 @@ def test_a_closed_connection_fails_its_requests_and_the_next_request_reconnects(
         await until(lambda: sum(len(call) for call in handler.calls) == 20)
         handler.channels[0].close()
         await until(lambda: len(outcomes.all) == 20)
-        assert {type(each) for each in outcomes.all} == {NetworkError}
+        assert {type(each) for each in outcomes.all} == {ConnectionLostError}
         assert str(outcomes.all[0]) == f"the connection to {address} was closed"
         assert client.pending == 0
         assert (await client.invoke(address, request(body=b"again"))).body == b"again"

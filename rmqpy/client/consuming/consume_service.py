@@ -17,7 +17,10 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
 from enum import Enum
+from inspect import isawaitable, iscoroutinefunction
+from typing import cast
 
 from attrs import define, field
 
@@ -27,8 +30,9 @@ from rmqpy.client.consuming.process_queue import FlowControlLimits, ProcessQueue
 from rmqpy.client.consuming.work_queue import WorkQueue
 from rmqpy.client.core.base_consumer import PullOrder, PullResult, PullStatus
 from rmqpy.client.core.message import MessageExt
+from rmqpy.client.core.quiet_log import QuietLog
 from rmqpy.model.clock import Clock
-from rmqpy.model.errors import RmqError
+from rmqpy.model.errors import ConfigError, RmqError
 from rmqpy.remoting.bodies import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -49,6 +53,27 @@ class ConsumeResult(Enum):
 
 Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
 """Consumes messages of one queue; None counts as SUCCESS, an exception as RECONSUME_LATER."""
+
+AnyListener = Listener | Callable[[Sequence[MessageExt]], ConsumeResult | None]
+"""A coroutine function, or a function that runs in a thread."""
+
+
+def as_listener(given: AnyListener, threads: Executor) -> Listener:
+    """Return a coroutine function that calls ``given``, in one of ``threads`` if it is not a
+    coroutine function itself. Raises ConfigError if it cannot be called.
+    """
+    if not callable(given):
+        raise ConfigError(f"listener: found {given!r}, expected a function of the messages")
+    if iscoroutinefunction(given) or iscoroutinefunction(getattr(given, "__call__", None)):  # noqa: B004
+        return cast(Listener, given)
+
+    async def listen(messages: Sequence[MessageExt]) -> ConsumeResult | None:
+        loop = asyncio.get_running_loop()
+        result = await loop.run_in_executor(threads, given, messages)
+        # A function may return what a coroutine function has returned to it.
+        return await result if isawaitable(result) else result
+
+    return listen
 
 
 @define(frozen=True, kw_only=True)
@@ -88,6 +113,10 @@ class ConsumerContext(ABC):
     @property
     @abstractmethod
     def rates(self) -> ConsumerStats: ...
+
+    @property
+    @abstractmethod
+    def log(self) -> QuietLog: ...
 
     @abstractmethod
     async def pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
@@ -228,6 +257,8 @@ class QueueConsumer:
         result: ConsumeResult | None
         try:
             result = await self._deadlines.run(self.listener(messages))
+            if result is not None and not isinstance(result, ConsumeResult):
+                raise TypeError(f"found {result!r}, expected a ConsumeResult or None")
         except Exception:
             logger.exception(
                 "the listener failed on %s at offset %d; its messages will be delivered again",
@@ -278,7 +309,9 @@ class QueueConsumer:
         try:
             result = await self.deps.pull(self.queue, order)
         except RmqError as fault:
-            logger.warning(
+            self.deps.log.warn(
+                logger,
+                ("pulling", self.queue.topic, self.queue.broker_name),
                 "pulling %s at offset %d failed; retrying: %s",
                 self.queue,
                 process_queue.next_offset,

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from rmqpy.client.core.instance import ClientInstance, NameServers, settings_of
-from rmqpy.model.errors import NetworkError
+from rmqpy.client.errors import ClientStateError, ClosedError, NotStartedError
 from rmqpy.model.names import check_group
 
 
@@ -37,6 +37,7 @@ class GroupMember(ABC):
         self._shared_instance = instance
         self._client = settings_of(name_servers) if instance is None else None
         self._instance: ClientInstance | None = None
+        self._closed = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -53,10 +54,13 @@ class GroupMember(ABC):
     async def start(self) -> None:
         """Join the group.
 
-        Raises ConfigError if this client already has a member of the group, and NetworkError if a
-        connection that it needs fails.
+        No server is needed yet. Raises ConfigError if this client already has a member of the
+        group, and ClientStateError if the member was started before.
         """
-        assert self._instance is None, "started twice"
+        if self._instance is not None:
+            raise ClientStateError(f"the {type(self).__name__} of {self.group} is already started")
+        if self._closed:
+            raise self._closed_error()
         instance = self._shared_instance
         if instance is None:
             assert self._client is not None
@@ -72,8 +76,9 @@ class GroupMember(ABC):
 
     async def close(self) -> None:
         """Leave the group, and close the client instance unless it was passed in. May be called
-        twice.
+        in every state, and twice; a closed member cannot be started again.
         """
+        self._closed = True
         instance = self._instance
         if instance is None:
             return
@@ -94,5 +99,13 @@ class GroupMember(ABC):
 
     def _open(self) -> ClientInstance:
         if self._instance is None:
-            raise NetworkError(f"the {type(self).__name__} of {self.group} is not started")
+            if self._closed:
+                raise self._closed_error()
+            raise NotStartedError(
+                f"the {type(self).__name__} of {self.group} is not started;"
+                " use async with, or await start()"
+            )
         return self._instance
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the {type(self).__name__} of {self.group} is closed; create a new one")

@@ -18,13 +18,14 @@ import logging
 import os
 import random
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from ipaddress import ip_address
 from typing import Any, Protocol, Self, TypeAlias
 
 from attrs import define, field
 
 from rmqpy.acl.signature import Credentials
+from rmqpy.client.core.quiet_log import QuietLog
 from rmqpy.client.core.routes import broker_address, publish_queues, route_for_new_topic
 from rmqpy.client.core.server_requests import ServerRequestHandler
 from rmqpy.client.core.unique_id import UniqueIds
@@ -122,7 +123,9 @@ def settings_of(name_servers: NameServers) -> ClientSettings:
 
 @define(frozen=True, kw_only=True)
 class ClientDependencies:
-    """The dependencies of an instance. ``ended`` is awaited after everything else has stopped."""
+    """The dependencies of an instance. ``pause`` waits for some ms, and ``ended`` is awaited after
+    everything else has stopped.
+    """
 
     transport: Transport
     clock: Clock
@@ -130,6 +133,7 @@ class ClientDependencies:
     client_ip: str
     process_id: int
     marker: bytes
+    pause: Callable[[int], Awaitable[None]] | None = None
     ended: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
@@ -169,6 +173,8 @@ class ClientInstance:
             deps.clock,
         )
         self.pushed = ServerRequestHandler()
+        self.log = QuietLog(deps.clock)
+        self.pause = deps.pause or _pause
         self._settings = settings
         self._on_closed = deps.ended
         self._name_servers = settings.name_servers
@@ -389,7 +395,9 @@ class ClientInstance:
             try:
                 await self._load(topic)
             except RmqError as fault:
-                logger.warning(
+                self.log.warn(
+                    logger,
+                    "refreshing routes",
                     "the route of topic %s was not refreshed; keeping the last one: %s",
                     topic,
                     fault,
@@ -409,7 +417,9 @@ class ClientInstance:
                 if known is None or known.provisional:
                     raise
                 known.loaded_ms = self.clock.monotonic_ms()
-                logger.warning(
+                self.log.warn(
+                    logger,
+                    "refreshing routes",
                     "the route of topic %s was not refreshed; using the last one: %s",
                     topic,
                     fault,
@@ -466,12 +476,15 @@ class ClientInstance:
         try:
             response = await self.invoke(address, RequestCode.HEART_BEAT, body=heartbeat.encode())
         except NetworkError as fault:
-            logger.warning("heartbeat to broker %s failed: %s", address, fault)
+            cause = ("heartbeat", address)
+            self.log.warn(logger, cause, "heartbeat to broker %s failed: %s", address, fault)
             return
         if response.code == ResponseCode.SUCCESS:
             self._heartbeat_addresses.add(address)
         else:
-            logger.warning(
+            self.log.warn(
+                logger,
+                ("heartbeat", address),
                 "heartbeat to broker %s was refused: code %d, %s",
                 address,
                 response.code,
@@ -521,6 +534,10 @@ class ClientInstance:
                 pass
             self._heartbeat_due.clear()
             await self.send_heartbeats()
+
+
+async def _pause(delay_ms: int) -> None:
+    await asyncio.sleep(delay_ms / 1000)
 
 
 async def _address_towards(name_server: str) -> str:

@@ -16,12 +16,12 @@ from functools import lru_cache
 
 from attrs import define, field
 
+from rmqpy.client.errors import InvalidMessageError
 from rmqpy.codec import properties as names
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
 from rmqpy.codec.message import offset_msg_id
 from rmqpy.codec.properties import encode_properties
-from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
+from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage
 from rmqpy.model.names import check_send_topic, check_topic
@@ -75,7 +75,10 @@ _USUAL_PROPERTIES = f"{names.PROPERTY_UNIQ_KEY}\x01%s\x02{names.PROPERTY_WAIT}\x
 
 
 def _joined_keys(keys: str | Sequence[str]) -> str:
-    return keys if isinstance(keys, str) else " ".join(keys)
+    try:
+        return keys if isinstance(keys, str) else " ".join(keys)
+    except TypeError:
+        raise InvalidMessageError(f"keys: found {keys!r}, expected texts") from None
 
 
 @define(frozen=True, kw_only=True)
@@ -91,7 +94,9 @@ class Message:
     * ``wait_store_ok``: whether the broker waits for its flush and its slaves (Java:
       waitStoreMsgOK).
     * ``delay_level``: 0 delivers at once; levels from 1 are those of the broker's
-      messageDelayLevel.
+      messageDelayLevel, of which there are 18 (``ProducerSettings.delay_level_max``).
+
+    A value of a wrong type, and a negative level, raise InvalidMessageError.
     """
 
     topic: str
@@ -102,6 +107,18 @@ class Message:
     flag: int = 0
     wait_store_ok: bool = True
     delay_level: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        # Most messages pass this, and it is four times as fast.
+        if (
+            type(self.body) is not bytes
+            or type(self.topic) is not str
+            or self.delay_level
+            or self.properties
+            or self.tags is not None
+            or self.flag
+        ):
+            _check_types(self)
 
 
 class SendStatus(Enum):
@@ -191,22 +208,27 @@ class MessageExt:
 # ------------------------------------------------------------------------------ checks
 
 
-def check_message(message: Message, body_bytes_max: int) -> None:
-    """Raise RequestRejectedError for a message that Java's producer refuses to send."""
+def check_message(message: Message, body_bytes_max: int, delay_level_max: int) -> None:
+    """Raise RequestRejectedError, mostly InvalidMessageError, for a message that Java's producer
+    refuses to send.
+    """
     _check_topic(message.topic)
     if not message.body:
-        raise _illegal_message("the message body is empty")
+        raise InvalidMessageError("the message body is empty")
     if len(message.body) > body_bytes_max:
-        raise _illegal_message(
+        raise InvalidMessageError(
             f"the body has {len(message.body)} bytes, more than {body_bytes_max}"
         )
-    if message.delay_level < 0:
-        raise _illegal_message(f"the delay level {message.delay_level} is negative")
+    if message.delay_level > delay_level_max:
+        raise InvalidMessageError(
+            f"delay_level: found {message.delay_level}, expected at most {delay_level_max}"
+            " (ProducerSettings.delay_level_max)"
+        )
     for name, value in message.properties.items():
         if name in RESERVED_PROPERTIES:
-            raise _illegal_message(f"the property name {name} is reserved")
+            raise InvalidMessageError(f"the property name {name} is reserved")
         if not name.strip() or not value.strip():
-            raise _illegal_message(f"the property {name!r}={value!r} has a blank name or value")
+            raise InvalidMessageError(f"the property {name!r}={value!r} has a blank name or value")
 
 
 @lru_cache(maxsize=1024)
@@ -235,9 +257,9 @@ def property_string(
     try:
         raw = encode_properties(pairs)
     except ValueError as error:
-        raise _illegal_message(str(error)) from None
+        raise InvalidMessageError(str(error)) from None
     if len(raw) > PROPERTIES_BYTES_MAX:
-        raise _illegal_message(
+        raise InvalidMessageError(
             f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}"
         )
     return raw
@@ -280,5 +302,29 @@ def host_address(host: Host) -> str:
     return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
 
 
-def _illegal_message(reason: str) -> RequestRejectedError:
-    return RequestRejectedError(ResponseCode.MESSAGE_ILLEGAL, reason)
+def _check_types(message: Message) -> None:
+    """Raise InvalidMessageError for a value of a wrong type."""
+    body: object = message.body
+    if not isinstance(body, bytes | bytearray | memoryview):
+        hint = "; encode it, for example with .encode()" if isinstance(body, str) else ""
+        raise InvalidMessageError(f"body: found {_type(body)}, expected bytes{hint}")
+    for name in ("topic", "tags", "keys"):
+        value = getattr(message, name)
+        if not isinstance(value, str) and not (name == "tags" and value is None):
+            raise InvalidMessageError(f"{name}: found {_type(value)}, expected a text")
+    for name in ("delay_level", "flag"):
+        value = getattr(message, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise InvalidMessageError(f"{name}: found {value!r}, expected an integer")
+    if message.delay_level < 0:
+        raise InvalidMessageError(f"delay_level: found {message.delay_level}, expected 0 or more")
+    properties: object = message.properties
+    if not isinstance(properties, Mapping):
+        raise InvalidMessageError(f"properties: found {_type(properties)}, expected a mapping")
+    for name, text in properties.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise InvalidMessageError(f"the property {name!r}={text!r} is not a pair of texts")
+
+
+def _type(value: object) -> str:
+    return f"a value of type {type(value).__name__}"
