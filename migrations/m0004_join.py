@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.configuration import FLAG, dledger_keys, rewritten_config
@@ -9,6 +11,7 @@ from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import Write
 from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.plan.survey import Survey
+from rmqpy.upgrade.steps.live_records import live_records_aside
 from rmqpy.upgrade.steps.plan_context import PlanContext, switch_part
 from rmqpy.upgrade.steps.states import GroupState
 from rmqpy.upgrade.steps.written_config import check_written
@@ -79,7 +82,9 @@ def _plan_replica(
     before = digest_of(context.files.read_bytes(survey.config_path))
     op = Write.of(survey.config_path, before, text.encode(), "the flag and the group")
     shown = [f"{key}={value}" for key, value in keys.items() if key != FLAG]
-    return switch_part(replica, [op], [*shown, *notes])
+    part = switch_part(replica, [op], [*shown, *notes])
+    records = live_records_aside(context.files, replica.name, part.root, part.keep)
+    return evolve(part, ops=(*records, *part.ops))
 
 
 def _broker_name(survey: Survey) -> str:

@@ -33,6 +33,7 @@ from rmqpy.upgrade.plan.plan import NodePlan
 from rmqpy.upgrade.steps.fetch_entries import Donor, donor_of
 from rmqpy.upgrade.steps.given_up import fact_of
 from rmqpy.upgrade.steps.leave_member import LeaveOptions, plan_leave
+from rmqpy.upgrade.steps.live_records import live_records_aside
 from rmqpy.upgrade.steps.plan_context import PlanContext
 from rmqpy.upgrade.steps.states import GroupState
 from rmqpy.upgrade.steps.table_writes import table_writes
@@ -81,7 +82,9 @@ def plan(context: PlanContext) -> list[NodePlan]:
         donor = _donor(context, ledgers, replica, cut_index)
         part = plan_leave(nodes[replica.name], options, donor)
         writes = tuple(table_writes(replica, merged))
-        parts.append(attrs.evolve(part, ops=(*writes, *part.ops), notes=(*part.notes, *notes)))
+        records = live_records_aside(context.files, replica.name, replica.root, part.keep)
+        ops = (*records, *writes, *part.ops)
+        parts.append(attrs.evolve(part, ops=ops, notes=(*part.notes, *notes)))
         notes = ()
     return parts
 
