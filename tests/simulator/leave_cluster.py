@@ -1,9 +1,10 @@
 """A DLedger group that a classic slave follows, and takes over from, under kills, power failures,
 pauses, slow disks, and partitions.
 
-After every event, at most one log accepts messages, and once the slave has been master no member
-takes part in the group. After all faults are healed, either the slave has everything that was
-acknowledged, or the group goes on, without a trace of the leave.
+After every event, at most one log accepts messages, and once the slave has been master no member of
+the leave takes part in the group. (A member that was left out may think that it leads, like any
+leader that is cut off, and acknowledges nothing.) After all faults are healed, either the slave has
+everything that was acknowledged, or the group goes on, without a trace of the leave.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ from simulator.live_cluster import (
 )
 
 SLAVE_ID = 9
+WITHOUT = 0.3
+"""The probability that an attempt leaves a member out."""
 
 
 @define(slots=True, eq=False)
@@ -244,6 +247,10 @@ class LeaveCluster(LiveCluster[MemberHost | SlaveHost]):
 
     def start_body(self, attempt: int) -> dict[str, Any]:
         brokers = {each.name: each.address for each in self.members}
+        # A majority can leave. The operator should name a member that is down, but may be wrong.
+        down = [each.name for each in self.members if each.life is None] or list(brokers)
+        if self.rng.random() < WITHOUT:
+            del brokers[self.rng.choice(down)]
         plan = SwitchPlan(
             switch=f"l{attempt}",
             group="broker-a",
@@ -256,14 +263,22 @@ class LeaveCluster(LiveCluster[MemberHost | SlaveHost]):
     def check(self) -> None:
         takes_over = self.slave.is_writable
         self.was_master |= takes_over
-        if takes_over and any(each.is_writable for each in self.members):
+        if takes_over and any(each.is_writable for each in self.leaving):
             raise InvariantViolationError("two logs accept messages")
         if self.was_master:
-            back = [each.name for each in self.members if each.takes_part]
+            back = [each.name for each in self.leaving if each.takes_part]
             if back:
                 raise InvariantViolationError(
                     f"{', '.join(back)} can take part in the group, and the slave was its master"
                 )
+
+    @property
+    def leaving(self) -> Sequence[MemberHost]:
+        """The members of the leave that was decided."""
+        record = self.slave.journal.read()
+        if record is None:
+            raise InvariantViolationError("the slave is master without a decision on its disk")
+        return [each for each in self.members if each.name in record.plan.brokers]
 
     def check_end(self) -> None:
         running = {each.name: each.running for each in self.members}
@@ -271,7 +286,7 @@ class LeaveCluster(LiveCluster[MemberHost | SlaveHost]):
             if not self.slave.is_writable or self.slave.running is None:
                 raise InvariantViolationError("the slave that took over is no master")
             running = {SLAVE: self.slave.running}
-            records = [each.journal.read() for each in self.members]
+            records = [each.journal.read() for each in self.leaving]
             if any(each is None or each.stage is not SwitchStage.COMMITTED for each in records):
                 raise InvariantViolationError("a member does not know the decision")
         else:

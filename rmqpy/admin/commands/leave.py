@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
-from rmqpy.admin.command import Command, CommandContext, addresses_with, option
+from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import MemberFence, fence_member
 from rmqpy.admin.output import CommandResult
-from rmqpy.broker.replication.leave_protocol import SLAVE
+from rmqpy.broker.replication.leave_protocol import SLAVE, has_majority
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
 from rmqpy.config.keys import parse_dledger_peers
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -101,7 +101,9 @@ def _reasons(
 async def _plan(
     call: CommandContext, name: str, states: Sequence[MemberFence], address: str
 ) -> SwitchPlan:
-    """Return the plan of a leave. Raises RmqError unless every member is registered."""
+    """Return the plan of a leave. Raises RmqError unless every member is registered that is not
+    given with ``--without``.
+    """
     members, peers = {}, ""
     for state in states:
         if state.is_member:
@@ -109,15 +111,11 @@ async def _plan(
             members[config.get("dLegerSelfId", "")] = state.address
             peers = config.get("dLegerPeers", "")
     try:
-        missing = {each.peer_id for each in parse_dledger_peers(peers)} - members.keys()
+        ids = [each.peer_id for each in parse_dledger_peers(peers)]
     except ValueError as error:
         raise RemoteProtocolError(f"dLegerPeers={peers}: {error}") from None
-    if missing:
-        raise RmqError(
-            f"found {len(members)} registered members ({', '.join(sorted(members))}), expected also"
-            f" {', '.join(sorted(missing))} (dLegerPeers={peers}); start them, or wait until they"
-            " have registered: a member that does not run cannot leave"
-        )
+    without = set(filter(None, (call.args.optional("without") or "").split(",")))
+    _check_members(members, ids, without, peers)
     return SwitchPlan(
         switch=uuid.uuid4().hex,
         group=name,
@@ -125,6 +123,35 @@ async def _plan(
         peers=peers,
         brokers={**members, SLAVE: address},
     )
+
+
+def _check_members(
+    members: Mapping[str, str], ids: Sequence[str], without: Set[str], peers: str
+) -> None:
+    """Raise RmqError unless the registered members are all but those that leave ``without``, and
+    a majority.
+    """
+    if running := without & members.keys():
+        address = members[min(running)]
+        raise UsageError(
+            f"--without {','.join(sorted(without))}: found {min(running)} at {address}, expected a"
+            " member that does not run; stop it, or leave with it"
+        )
+    if unknown := without - set(ids):
+        raise UsageError(f"--without {','.join(sorted(unknown))}: expected one of {peers}")
+    if missing := set(ids) - members.keys() - without:
+        names = ",".join(sorted(missing))
+        raise RmqError(
+            f"found {len(members)} registered members ({', '.join(sorted(members))}), expected also"
+            f" {', '.join(sorted(missing))} (dLegerPeers={peers}); start them, or wait until they"
+            f" have registered. If they are down for good, leave --without {names}"
+        )
+    if not has_majority(members, ids):
+        raise RmqError(
+            f"found {len(members)} registered members ({', '.join(sorted(members))}), expected a"
+            f" majority of {len(ids)} (dLegerPeers={peers}): without one nobody knows what was"
+            " acknowledged; start more of them"
+        )
 
 
 def _lag(states: Sequence[MemberFence], target: MemberFence) -> str:
@@ -189,6 +216,7 @@ COMMANDS = (
                 "take over although the log of the target begins later than that of the leader",
                 flag=True,
             ),
+            option("w", "without", "members that are down, and never start again (n1,n2)"),
         ),
         ours=True,
     ),

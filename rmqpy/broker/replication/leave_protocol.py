@@ -12,8 +12,14 @@ order, and reports what happened::
 A member is a :class:`~rmqpy.broker.replication.switch_protocol.Participant`: ``StopFollowing``
 means that it takes no further part in its group, ``Exchange`` that it has left, and ``Reopen`` that
 it is a member as before. The decision is the slave's record ``COMMITTED``, which it writes when
-every member has voted with the entry at which the leader was frozen, and the slave has the log up
-to there. Without that record the leave is aborted.
+every member of the plan has voted with the entry at which the leader was frozen, and the slave has
+the log up to there. Without that record the leave is aborted.
+
+The plan has at least a majority of the group. That is enough: an entry that any leader commits is
+in the log of a majority, which shares a member with the plan. That member has either got the entry
+before its vote, and then its log, the frozen leader's, and the slave's contain it, or it gets no
+entry any more. Members that are not in the plan are no majority, so they never elect a leader
+afterwards.
 
 Invariants: the slave accepts no message before the decision is on its disk; a member that has
 voted takes part in its group again only when the leave was aborted; after the decision nobody
@@ -22,7 +28,7 @@ aborts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from attrs import define, field
@@ -73,6 +79,11 @@ class CatchUp:
 @define(slots=True, frozen=True)
 class TakeOver:
     """Become master; then call ``taken``."""
+
+
+def has_majority(some: Collection[str], members: Collection[str]) -> bool:
+    """Return whether ``some`` are members, and more than half of them."""
+    return set(some) <= set(members) and 2 * len(set(some)) > len(members)
 
 
 LeaveAction = CopyTables | CatchUp | TakeOver | Record | Reopen | SendStep

@@ -340,3 +340,38 @@ def test_a_member_that_has_voted_takes_no_part_until_it_knows_the_decision(
         assert group.acknowledged == before
 
     in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_group_leaves_without_a_member_that_is_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When it is started again it finds no majority, and accepts nothing."""
+
+    async def main(group: FollowedGroup) -> None:
+        leader = group.leader
+        down = next(each for each in range(3) if group.brokers[each] is not leader)
+        running = next(each for each in range(3) if each != down)
+        group.load(leader.address)
+        await group.sent(100)
+        await group.stop_broker(down)
+        assert await group.leave("--apply") == 1
+        assert f"leave --without n{down}" in capsys.readouterr().err
+        assert await group.leave("--apply", "--without", f"n{running}") == 1
+        assert "expected a member that does not run" in capsys.readouterr().err
+        assert await group.leave("--apply", "--without", f"n{down},n7") == 1
+        assert "--without n7: expected one of" in capsys.readouterr().err
+        assert await group.leave("--apply", "--without", f"n{down}") == 0
+        await group.sent(100)
+        await group.stop_load()
+        assert group.codes == {0}
+        await group.start_broker(down)
+        await group.read(group.slave.address, 0, group.acknowledged // 8)
+        late = group.brokers[down]
+        assert late.broker.identity.is_slave and not late.store.health.writeable
+        assert not group.slave.broker.identity.is_slave
+        await group.stop_broker(SLAVE)
+        messages = [each for each in read_store(group.store(SLAVE)).messages if each.topic == "T"]
+        assert len({each.body for each in messages}) == len(messages) == group.acknowledged
+
+    in_group(tmp_path, main)

@@ -487,6 +487,8 @@ def test_what_prevents_a_switch_is_reported(tmp_path: Path) -> None:
         )
         assert "id-host:port" in await problems(1, "n0", peers="n0:127.0.0.1")
         assert "expected the members" in await problems(1, "n0", peers="n0-127.0.0.1:1")
+        group.brokers[1].broker.identity.note_diverged("the two logs diverge")
+        assert await problems(1, "n0") == "the two logs diverge"
         answer = await group.ask(0, "start", plan=plan, member="n2")
         assert answer.code == 1 and "the log is empty" in (answer.remark or "")
         for body in (b"", b"[]", b'{"step":"start"}', b'{"step":"vote","switch":"x"}', b"{}"):

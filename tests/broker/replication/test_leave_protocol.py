@@ -1,8 +1,10 @@
 """The decisions of a slave that takes over. The whole protocol, with kills and lost messages, runs
-in ``tests/sim/test_leave.py``.
+in ``tests/sim/test_changes_of_log.py``.
 """
 
 from __future__ import annotations
+
+import pytest
 
 from rmqpy.broker.replication.leave_protocol import (
     SLAVE,
@@ -11,6 +13,7 @@ from rmqpy.broker.replication.leave_protocol import (
     FrozenLog,
     LeaveCoordinator,
     TakeOver,
+    has_majority,
 )
 from rmqpy.broker.replication.switch_protocol import (
     Outcome,
@@ -87,3 +90,21 @@ def test_a_decision_that_a_start_has_found_is_sent_again() -> None:
     found = LeaveCoordinator.of_decided(coordinator().plan)
     assert found.outcome is Outcome.COMMITTED
     assert found.taken() == to_all(SwitchStep.COMMIT)
+
+
+@pytest.mark.parametrize(
+    ("some", "members", "expected"),
+    [
+        (("n0", "n1", "n2"), MEMBERS, True),
+        (("n0", "n2"), MEMBERS, True),
+        (("n0",), MEMBERS, False),
+        (("n0", "n0"), MEMBERS, False),
+        (("n0", "n7"), MEMBERS, False),
+        (("n0", "n1"), ("n0", "n1", "n2", "n3"), False),
+        (("n0",), ("n0",), True),
+    ],
+)
+def test_a_majority_can_leave(
+    some: tuple[str, ...], members: tuple[str, ...], expected: bool
+) -> None:
+    assert has_majority(some, members) is expected

@@ -32,7 +32,12 @@ from rmqpy.broker.assembly.switch.local import HELD_MS_MAX, POLL_MS, RETRY_MS
 from rmqpy.broker.assembly.switch.requests import answer, decode, plan_of, refused
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.broker.replication.leave_protocol import AGREE_MS, SLAVE, UNDECIDED
+from rmqpy.broker.replication.leave_protocol import (
+    AGREE_MS,
+    SLAVE,
+    UNDECIDED,
+    has_majority,
+)
 from rmqpy.broker.replication.role import RoleChange
 from rmqpy.broker.replication.switch_protocol import (
     Actions,
@@ -178,8 +183,11 @@ class LeavingMember:
         members = {each.peer_id: each.address for each in settings.dledger_members}
         if {each.peer_id: each.address for each in parse_dledger_peers(plan.peers)} != members:
             found.append(f"found dLegerPeers={settings.dledger_peers}, expected {plan.peers}")
-        if set(plan.others) != members.keys():
-            found.append(f"expected all members, {', '.join(sorted(members))}")
+        if not has_majority(plan.others, members):
+            found.append(
+                f"found the members {', '.join(plan.others)}, expected a majority of"
+                f" {', '.join(sorted(members))}"
+            )
         if parts.stream is None:
             found.append(
                 "this member serves no slaves; set haServeEntries=true on all members, and restart"

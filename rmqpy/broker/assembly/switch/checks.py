@@ -44,6 +44,8 @@ def problems(
         found.append(f"found {broker.identity.role.value}, expected {expected}")
     if broker.fence.state().remaining_ms:
         found.append("this broker is fenced; open it (rmqpy admin fence --lift)")
+    if broker.identity.diverged:
+        found.append(broker.identity.diverged)
     if store.health.failure is not None:
         found.append(store.health.failure)
     try:
