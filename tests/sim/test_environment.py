@@ -289,6 +289,23 @@ def test_pieces_are_lost_repeated_and_reordered_at_random(connection: Connection
     assert bodies != sorted(bodies)
 
 
+def test_a_line_that_breaks_fails_what_is_pending_and_loses_one_piece(
+    connection: Connection,
+) -> None:
+    connection.network.calm = frozenset({"client", "server"})
+    connection.send(b"pending")
+    connection.network.break_line(connection.client, connection.server)
+    connection.send(b"lost")
+    connection.send(b"arrives")
+    connection.timeline.run_until(2000)
+    assert connection.answers == [
+        "the connection to 10.0.0.1:1 was closed",
+        b"arrives",
+        "10.0.0.1:1 did not answer in time",
+    ]
+    assert connection.echo.bodies == [b"pending", b"arrives"]
+
+
 def test_a_machine_that_is_down_refuses_and_closes_connections(connection: Connection) -> None:
     connection.send(b"one")
     connection.timeline.run_until(100)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from simulator import runner
+from simulator.cluster import Outcome
+from simulator.invariants import InvariantViolationError
 from simulator.mutations import MUTATIONS, Mutation, planted
+from simulator.plan import node_plan, plan_of
 from simulator.runner import find_mutation
 
 from rmqpy.dledger import election
@@ -30,6 +34,27 @@ def test_each_planted_bug_replaces_code_that_exists(mutation: Mutation) -> None:
 def test_a_planted_bug_is_found(name: str) -> None:
     found = find_mutation(name, range(10))
     assert found.seed >= 0 and found.violation
+
+
+def test_a_violation_without_the_planted_bug_is_not_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Plans that aim at a bug are run without it, too."""
+
+    def run(_cluster: object) -> Outcome:
+        raise InvariantViolationError("found with and without the bug")
+
+    monkeypatch.setattr(runner, "_run_bounded", run)
+    with pytest.raises(InvariantViolationError):
+        find_mutation("lost_handshake_not_repeated", [0])
+    assert find_mutation("vote_not_persisted", [0]).seed == 0
+
+
+def test_an_aim_replaces_the_faults_of_a_plan() -> None:
+    plan = MUTATIONS["vote_against_a_live_leader"].plan(plan_of(3))
+    assert plan.seed == 3 and plan.quiet and not plan.loss and not plan.partition_interval_ms
+    bare = node_plan(3)
+    assert MUTATIONS["checkpoint_believes_everything_committed"].plan(bare) is bare
 
 
 def test_a_planted_bug_is_removed() -> None:

@@ -39,7 +39,7 @@ NEWEST = 5
 CHANGES_BEFORE_KILL = 40
 """The number of changes of a disk within which a process is killed after a bit flipped."""
 
-UNIT_BYTES = 32
+UNIT_BYTES, UNIT_MAGIC_BYTES = 32, 4
 DURABLE_INDEX = re.compile(rb"^durableIndex=(\d+)$", re.MULTILINE)
 
 
@@ -116,6 +116,10 @@ class BitRot:
             path, start = _data_place(host, entry)
             place = start + ENTRY_HEADER_BYTES + self.rng.choice(RECORD_PLACES)
             host.disk.flip(path, place, 1 << self.rng.randrange(8), entry.index)
+            if host.plan.tail_unit:
+                unit = entry.index * UNIT_BYTES + self.rng.randrange(UNIT_MAGIC_BYTES)
+                host.disk.flip(_index_path(host), unit, 1 << self.rng.randrange(8), entry.index)
+                view.flipped_at_end.add(entry.index)
             return f"a bit flips in the last entry {entry.index} of {host.name}"
         records = classic_records(host)
         if not records:
@@ -132,7 +136,7 @@ class BitRot:
         if kind == 0:
             unit = entry.index * UNIT_BYTES
             at = unit + self.rng.randrange(UNIT_BYTES)
-            path = f"{host.ledger_folder}/index/{0:020d}"
+            path = _index_path(host)
             durable = host.disk.durable_content(path)[unit : unit + UNIT_BYTES]
             if durable and durable == host.disk.content_of(path)[unit : unit + UNIT_BYTES]:
                 return path, at, "the index unit"
@@ -159,6 +163,10 @@ def _durable_index(host: BrokerHost) -> int:
     path = f"{host.ledger_folder}/checkpoint"
     found = DURABLE_INDEX.search(host.disk.durable_content(path))
     return int(found[1]) if found else -1
+
+
+def _index_path(host: BrokerHost) -> str:
+    return f"{host.ledger_folder}/index/{0:020d}"
 
 
 def _data_place(host: BrokerHost, entry: LedgerEntry) -> tuple[str, int]:

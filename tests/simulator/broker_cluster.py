@@ -60,6 +60,7 @@ class BrokerCluster(Cluster[BrokerHost]):
     tables: TableTraffic | None = field(init=False, default=None)
     checker: BrokerChecker = field(init=False)
     _bit_rot: BitRot = field(init=False)
+    _line_broken_ms: int = 0
     _recovery: int = -1
     """The entry that all members must have committed to have recovered from a blackout."""
 
@@ -296,6 +297,17 @@ class BrokerCluster(Cluster[BrokerHost]):
 
         self.timeline.at(LAG_MS, stop)
 
+    def break_line(self) -> None:
+        """Break the connection from the leader to a member, whose next frame is lost."""
+        leader, now_ms = self.leader(), self.timeline.now_ms
+        others = [host for host in self.hosts.values() if host is not leader and host.running]
+        rested = now_ms >= self._line_broken_ms + 2 * self.progress.leak_ms
+        if leader is not None and leader.client is not None and others and rested:
+            self._line_broken_ms = now_ms
+            other = self.rng.choice(others)
+            self.log(f"the connection from {leader.name} to {other.name} breaks")
+            self.network.break_line(leader.client, other.machine)
+
     def _start_if_down(self, host: BrokerHost) -> None:
         if host.life is None:
             self.start(host)
@@ -353,7 +365,14 @@ class BrokerCluster(Cluster[BrokerHost]):
         servers = name_server_addresses(self.plan.name_servers)
         routes = Routes(TOPIC, life, client, servers, self.rng)
         return WorkloadProducer(
-            self.plan, life, client, self._addresses, self.rng, self.checker, routes
+            self.plan,
+            life,
+            client,
+            self._addresses,
+            self.rng,
+            self.checker,
+            routes,
+            is_paused=lambda: self.plan.quiet and bool(self.progress.calm),
         )
 
     def _reader(self) -> WorkloadReader:

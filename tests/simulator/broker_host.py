@@ -123,6 +123,7 @@ class BrokerHost(Host):
             rng=self.rng.randrange,
             admission=PeerAdmission(set(map(member_host, range(self.plan.members))).__contains__),
             tick_ms=self.plan.tick_ms,
+            is_open=client.links.__contains__,
         )
         driver = start_dledger_member(broker, store, deps)
         self.client = client

@@ -125,6 +125,9 @@ class Cluster(ABC, Generic[HostT]):
     def lose_tail(self) -> None:
         """Let members without the last entry meet, if this kind of cluster has that fault."""
 
+    def break_line(self) -> None:
+        """Break a connection of the leader, if this kind of cluster has that fault."""
+
     def restart_name_server(self) -> None:
         """Restart one of the name servers, if there are any."""
 

@@ -5,11 +5,13 @@ The modules that define bugs register them in ``MUTATIONS``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
+
+from simulator.plan import NO_FAULTS, SimulationPlan
 
 
 @define(slots=True)
@@ -42,6 +44,13 @@ class Mutation:
     refuses: bool = False
     """Whether the bug is that a broker refuses to start; otherwise that finds nothing."""
 
+    aim: Mapping[str, Any] = field(factory=dict)
+    """The values of plans that bring about the rare situation which the bug needs."""
+
+    def plan(self, plan: SimulationPlan) -> SimulationPlan:
+        """Return the plan of a seed with the values that aim at this bug."""
+        return plan if plan.bare else evolve(plan, **self.aim)
+
 
 MUTATIONS: dict[str, Mutation] = {}
 
@@ -63,6 +72,13 @@ Plant = Callable[[Patches], None]
 def group_mutation(plant: Plant) -> Plant:
     """Register a bug that groups of brokers find."""
     return _register(plant, "group")
+
+
+def aimed_mutation(*others: str, **aim: object) -> Callable[[Plant], Plant]:
+    """Register a bug that groups of brokers find if their plans have these faults and no others,
+    and ``others``, which are families, with any plan.
+    """
+    return lambda plant: _register(plant, "group", *others, aim={**NO_FAULTS, **aim})
 
 
 def node_mutation(plant: Plant) -> Plant:
@@ -100,6 +116,8 @@ def change_mutation(plant: Plant) -> Plant:
     return _register(plant, "switch", "leave")
 
 
-def _register(plant: Plant, *families: str, refuses: bool = False) -> Plant:
-    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families, refuses)
+def _register(
+    plant: Plant, *families: str, refuses: bool = False, aim: Mapping[str, Any] | None = None
+) -> Plant:
+    MUTATIONS[plant.__name__] = Mutation(plant.__name__, plant, families, refuses, aim or {})
     return plant

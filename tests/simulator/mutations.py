@@ -47,6 +47,7 @@ from simulator.mutation_engine import (
     MUTATIONS,
     Mutation,
     Patches,
+    aimed_mutation,
     consensus_mutation,
     group_mutation,
     node_mutation,
@@ -296,7 +297,13 @@ def push_after_a_gap_answered(patches: Patches) -> None:
     patches.replace(follower.Follower, "_hold", hold)
 
 
-@consensus_mutation
+@aimed_mutation(
+    "nodes",
+    sync_flush=False,
+    crash_interval_ms=3000,
+    down_ms=1500,
+    partition_interval_ms=3000,
+)
 def checkpoint_believes_everything_committed(patches: Patches) -> None:
     patches.replace(MemberFiles, "load_committed_index", lambda self: 1 << 60)
     patches.replace(NodeDisk, "load_committed_index", lambda self: self.log.end.index)

@@ -23,6 +23,7 @@ from rmqpy.store.ledger.entry_index import EntryIndex
 from rmqpy.store.ledger.member_state import MemberFiles
 from simulator.mutation_engine import (
     Patches,
+    aimed_mutation,
     group_mutation,
     lonely_mutation,
     lonely_refusal_mutation,
@@ -61,7 +62,7 @@ def older_vote_read_from_the_backup(patches: Patches) -> None:
     patches.replace(MemberFiles, "save_hard_state", save)
 
 
-@group_mutation
+@aimed_mutation(heartbeat_ms=300, send_interval_ms=600, tail_interval_ms=5000, tail_unit=True)
 def leads_below_its_own_committed_index(patches: Patches) -> None:
     """A member that has lost its last, committed entry leads, and votes for others without it."""
     patches.replace(Member, "lacks_entries", False)

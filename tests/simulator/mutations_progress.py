@@ -26,7 +26,12 @@ from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.net.dledger.repeated_requests import RepeatedRequests
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from simulator.mutation_engine import Patches, consensus_mutation, group_mutation
+from simulator.mutation_engine import (
+    Patches,
+    aimed_mutation,
+    consensus_mutation,
+    group_mutation,
+)
 
 REIGN_MS = 4000
 
@@ -50,9 +55,21 @@ def leader_resigns_every_four_seconds(patches: Patches) -> None:
     patches.replace(Node, "tick", tick)
 
 
-@group_mutation
+@aimed_mutation(
+    members=3,
+    heartbeat_ms=300,
+    send_interval_ms=400,
+    crash_interval_ms=8000,
+    down_ms=12_000,
+    transfer_interval_ms=1500,
+    truce_interval_ms=5000,
+    quiet=True,
+)
 def vote_against_a_live_leader(patches: Patches) -> None:
-    """A voter that follows a leader accepts others in its term if its own vote is not given."""
+    """A voter that follows a leader accepts others in its term if its own vote is not given. This
+    needs a leader that was elected while the voter was down, and a third member that loses the
+    leader and no entry.
+    """
     original = patches.original(election, "_answer")
 
     def answer(voter: Voter, ballot: Ballot, from_self: bool) -> VoteResult:
@@ -191,7 +208,7 @@ def introductions_believed(patches: Patches) -> None:
     patches.replace(PeerHandshakes, "receive", receive)
 
 
-@group_mutation
+@aimed_mutation(heartbeat_ms=300, truce_interval_ms=1000, line_interval_ms=5000)
 def lost_handshake_not_repeated(patches: Patches) -> None:
     """A member waits for the answer to its introduction until the request times out."""
     patches.replace(RepeatedRequests, "tick", lambda self: None)

@@ -67,6 +67,8 @@ class FaultTarget(Protocol[HostT]):
 
     def lose_tail(self) -> None: ...
 
+    def break_line(self) -> None: ...
+
     def black_out(self, hosts: Sequence[HostT]) -> None: ...
 
     def has_recovered(self, *, late: bool) -> bool: ...
@@ -107,6 +109,7 @@ class Nemesis(Generic[HostT]):
             (plan.blackout_interval_ms, self._black_out),
             (plan.stranger_interval_ms, self.cluster.forge_request),
             (plan.tail_interval_ms, self.cluster.lose_tail),
+            (plan.line_interval_ms, self.cluster.break_line),
         ):
             if interval_ms:
                 self._repeat(interval_ms, action)

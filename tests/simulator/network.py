@@ -238,6 +238,9 @@ class SimulatedNetwork:
     ports: dict[str, Port] = field(factory=dict)
     """The listening ports by address."""
 
+    losing: set[tuple[str, str]] = field(factory=set)
+    """The directions in which the next piece is lost, even between calm machines."""
+
     link_number: int = 0
     carried: int = 0
     lost: int = 0
@@ -269,6 +272,15 @@ class SimulatedNetwork:
         for client in clients:
             for link in client.links.values():
                 self.carry_close(client.machine, link)
+
+    def break_line(self, client: NetworkClient, to: Machine) -> None:
+        """Close the connections of a process to a machine, and lose the first piece of the next."""
+        for link in list(client.links.values()):
+            port = self.ports.get(link.address)
+            if port is not None and port.machine is to:
+                self.carry_close(client.machine, link)
+                link.on_closed()
+        self.losing.add((client.machine.name, to.name))
 
     def carry_close(self, machine: Machine, link: NetworkLink) -> None:
         port = self.ports.get(link.address)
@@ -311,6 +323,10 @@ class SimulatedNetwork:
         """Call ``arrive`` at the other end: late, twice, or never, depending on the faults."""
         rng, faults, way = self.rng, self.faults, (sender.name, to.name)
         self.carried += 1
+        if way in self.losing:
+            self.losing.discard(way)
+            self.lost += 1
+            return
         if sender.name in self.calm and to.name in self.calm:
             self.timeline.at(1 + int(rng.random() * faults.delay_ms), arrive)
             return

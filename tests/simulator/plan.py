@@ -6,11 +6,37 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from attrs import asdict, define, evolve
 
 GROUP_NAME = "simulated"
 NEVER = 0
+
+NO_FAULTS: Mapping[str, object] = {
+    "loss": 0.0,
+    "repeat": 0.0,
+    "slow": 0.0,
+    "power": False,
+    "tear": 0.0,
+    "preferred": -1,
+    "crash_interval_ms": NEVER,
+    "partition_interval_ms": NEVER,
+    "line_interval_ms": NEVER,
+    "pause_interval_ms": NEVER,
+    "clock_interval_ms": NEVER,
+    "disk_interval_ms": NEVER,
+    "blackout_interval_ms": NEVER,
+    "flip_interval_ms": NEVER,
+    "tail_interval_ms": NEVER,
+    "transfer_interval_ms": NEVER,
+    "hours_interval_ms": NEVER,
+    "truce_interval_ms": NEVER,
+    "stranger_interval_ms": NEVER,
+    "side_interval_ms": NEVER,
+    "table_interval_ms": NEVER,
+}
+"""The values of a plan without faults, and without clients that only disturb."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -98,8 +124,23 @@ class SimulationPlan:
     among those who never had it.
     """
 
+    line_interval_ms: int = NEVER
+    """The interval at which the connection from the leader to a member breaks, and the first thing
+    that it sends on the next one is lost, also during truces.
+    """
+
+    tail_unit: bool = False
+    """Whether a bit of its index unit flips, too: nothing then tells that the entry was there, but
+    the checkpoint.
+    """
+
     truce_interval_ms: int = NEVER
     """The interval at which a quorum is spared for a while, in which it must make progress."""
+
+    quiet: bool = False
+    """Whether hardly anything is sent during truces: a member that is cut off from the leader then
+    lacks no entry, and others could vote for it.
+    """
 
     stranger_interval_ms: int = NEVER
     """The interval at which a stranger sends a forged request, also during truces."""
@@ -144,11 +185,14 @@ _LINES = (
     ("timing", "heartbeat_ms tick_ms file_size"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("clients", "side_interval_ms stranger_interval_ms table_interval_ms"),
-    ("network", "loss repeat delay_ms slow partition_interval_ms"),
+    ("network", "loss repeat delay_ms slow partition_interval_ms line_interval_ms"),
     ("machines", "crash_interval_ms power tear down_ms pause_interval_ms pause_ms"),
-    ("disks", "disk_interval_ms flip_interval_ms tail_interval_ms hours_interval_ms sync_ms"),
+    (
+        "disks",
+        "disk_interval_ms flip_interval_ms tail_interval_ms tail_unit hours_interval_ms sync_ms",
+    ),
     ("power", "blackout_interval_ms scattered"),
-    ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms"),
+    ("others", "clock_interval_ms transfer_interval_ms truce_interval_ms quiet"),
 )
 _NODE_LINES = (("nodes", "lazy push_timeout_ms batch_push push_window ack_unsynced"),)
 
@@ -187,6 +231,7 @@ def plan_of(seed: int) -> SimulationPlan:
         table_interval_ms=rng.choice((0, 1500)),
         tail_interval_ms=rng.choice((0, 0, 15_000)),
         twice=rng.random() < 0.5,
+        line_interval_ms=rng.choice((0, 0, 8000)),
     )
 
 

@@ -6,7 +6,7 @@ other members may still suffer. From the last fault that can matter (``disturbed
 ==========================================  ======================================================
 checked                                     bound
 ==========================================  ======================================================
-a member leads, and acknowledges            ``elect_ms``, then ``ACK_MS`` since the last time
+a member leads, and acknowledges            ``elect_ms``, then ``ACK_MS`` after the next message
 the leader stays, and no calm member        from the time when all of them follow it, and it is the
 becomes a candidate                         preferred leader if there is one
 a calm member has what the leader had       ``CATCH_UP_MS`` before
@@ -31,9 +31,10 @@ from simulator.virtual_time import Timeline
 LEAK_BEATS = 3
 POLL_MS = 100
 PULSE_MS = 200
-"""The interval at which a message is sent to the leader."""
+QUIET_PULSE_MS = 6000
+"""The intervals at which a message is sent to the leader, in ordinary and in quiet truces."""
 
-ACK_MS = 2000
+ACK_MS = 1800
 ROUND_MS = 3000
 """The longest round of a vote. A member that is not calm may enter a new term at its end because of
 answers from its beginning, when there was no leader.
@@ -76,6 +77,10 @@ class ProgressChecker(Generic[HostT]):
     @property
     def leak_ms(self) -> int:
         return LEAK_BEATS * self.plan.heartbeat_ms
+
+    @property
+    def pulse_ms(self) -> int:
+        return QUIET_PULSE_MS if self.plan.quiet else PULSE_MS
 
     @property
     def elect_ms(self) -> int:
@@ -142,7 +147,7 @@ class ProgressChecker(Generic[HostT]):
     def _pulse(self, number: int) -> None:
         if number != self._round:
             return
-        self.timeline.at(PULSE_MS, lambda: self._pulse(number))
+        self.timeline.at(self.pulse_ms, lambda: self._pulse(number))
         leader = self.leader()
         if leader is not None:
             sent_ms = self.timeline.now_ms
@@ -159,7 +164,7 @@ class ProgressChecker(Generic[HostT]):
         self.timeline.at(POLL_MS, lambda: self._poll(number))
         now_ms = self.timeline.now_ms
         since_ms = max(self.disturbed_ms + self.elect_ms, self._acknowledged_ms)
-        if now_ms > since_ms + ACK_MS:
+        if now_ms > since_ms + ACK_MS + self.pulse_ms:
             raise InvariantViolationError(
                 f"{self._names} are healthy since {self.disturbed_ms} ms, and no message was"
                 f" acknowledged since {self._acknowledged_ms} ms: {self._state()}"

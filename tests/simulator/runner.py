@@ -21,7 +21,7 @@ from simulator.broker_cluster import BrokerCluster
 from simulator.cluster import Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.leave_cluster import LeaveCluster
-from simulator.mutations import MUTATIONS, planted
+from simulator.mutations import MUTATIONS, Mutation, planted
 from simulator.node_cluster import NodeCluster
 from simulator.plan import SimulationPlan, live_plan, node_plan, plan_of, single_broker_plan
 from simulator.switch_cluster import SwitchCluster
@@ -131,12 +131,22 @@ class MutationResult:
 
 
 def find_mutation(name: str, seeds: Iterable[int], family: str = "group") -> MutationResult:
-    """Run seeds with a planted bug until a checker finds it."""
-    others, mutation = 0, MUTATIONS[name]
+    """Run seeds with a planted bug until a checker finds it. A plan that aims at the bug is run
+    without it, too; a violation then is not the bug's, and is raised.
+    """
+    mutation = MUTATIONS[name]
+    found = _find_planted(mutation, seeds, family)
+    if mutation.aim and found.seed >= 0:
+        _run_bounded(cluster_of(mutation.plan(FAMILIES[family](found.seed))))
+    return found
+
+
+def _find_planted(mutation: Mutation, seeds: Iterable[int], family: str) -> MutationResult:
+    others, name = 0, mutation.name
     with planted(mutation):
         for seed in seeds:
             try:
-                _run_bounded(cluster_of(FAMILIES[family](seed)))
+                _run_bounded(cluster_of(mutation.plan(FAMILIES[family](seed))))
             except StartRefusedError as refusal:
                 if mutation.refuses:
                     return MutationResult(name, seed, str(refusal), others)

@@ -96,6 +96,7 @@ class WorkloadProducer:
     stored: int = 0
     refused: int = 0
     unanswered: int = 0
+    is_paused: Callable[[], bool] = lambda: False
     _target: int = 0
     running: bool = True
     _names: dict[str, str] = field(init=False)
@@ -110,7 +111,8 @@ class WorkloadProducer:
     def _go(self) -> None:
         if self.running:
             self.start()
-            self.send()
+            if not self.is_paused():
+                self.send()
 
     def send(self, to: str | None = None, stored: Callable[[], None] = lambda: None) -> None:
         """Send one request to a broker, by default to one that may lead. Call ``stored`` when it is
