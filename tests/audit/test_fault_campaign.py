@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from campaign import runner
 from campaign.faults import KINDS, StoreFiles, copy_sparse
 from campaign.judges import Answer, Judges
+from campaign.meaning import limit_of
 from campaign.runner import Alarm, Result, run_faults, run_healthy
 from campaign.stores import Group, build_group
 
@@ -75,3 +76,13 @@ def test_every_fault_that_matters_is_reported_and_never_called_equal() -> None:
     for found in run_faults([0, 10, 20, 4, 14, 24]):
         assert isinstance(found, Result), found
         assert not found.missed and not found.overlooked, found
+
+
+def test_only_the_numbers_of_the_entry_that_a_record_was_are_not_compared() -> None:
+    healthy = b"body\x05TopicKEYS\x01key\x02__RMQPY_ENTRY\x010000000000000078.00000001\x02"
+    path = PurePosixPath("commitlog/00000000000000000000")
+    for place in range(len(healthy)):
+        data = bytearray(healthy)
+        data[place] ^= 1
+        is_number = healthy.index(b"0000") <= place < len(healthy) - 1
+        assert bool(limit_of(path, bytes(data), healthy)) == is_number

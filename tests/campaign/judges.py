@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -17,6 +18,9 @@ from rmqpy.cli.parsing import EXIT_DONE
 __all__ = ["COMMANDS", "Answer", "Judges"]
 
 COMMANDS = ("fsck", "check", "verify", "verify --before")
+
+_FINDING = re.compile(r"\d+\. \[")
+_UNREAD = "DATA_UNREAD"
 
 
 @define(frozen=True)
@@ -32,6 +36,12 @@ class Answer:
         Those of a command that ended well count only with ``notes``.
         """
         return self.lines - healthy.lines if notes or self.code != EXIT_DONE else frozenset()
+
+    @property
+    def only_unread(self) -> bool:
+        """Whether all that ``check`` found is data of 5.x that rmqpy does not read."""
+        found = [line for line in self.lines if _FINDING.match(line)]
+        return bool(found) and all(_UNREAD in line for line in found)
 
 
 def run(*words: str) -> Answer:

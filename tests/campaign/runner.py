@@ -79,7 +79,7 @@ class _Bench:
         for node, answers in self.healthy.items():
             for command, answer in answers.items():
                 alone = command == "verify" and len(self.group.stores) == 1
-                if answer.code != EXIT_DONE and not alone:
+                if answer.code != EXIT_DONE and not alone and not answer.only_unread:
                     lines = tuple(sorted(answer.lines))
                     yield Alarm(f"{self.group.name} {node}", command, lines)
 

@@ -43,16 +43,19 @@ def build_group(name: str, base: Path) -> Group:
     """Write the group ``name`` (of `GROUPS`) below ``base``."""
     base.mkdir(parents=True)
     stores, ledger = GROUPS[name](base)
+    changes = SETTINGS.get(name, {})
     configs = {
-        node: _write_config(base / f"{node}.conf", node, store, ledger)
+        node: _write_config(base / f"{node}.conf", node, store, ledger, changes)
         for node, store in stores.items()
     }
     return Group(name, stores, configs)
 
 
-def _write_config(path: Path, node: str, store: Path, ledger: bool) -> Path:
+def _write_config(
+    path: Path, node: str, store: Path, ledger: bool, changes: Mapping[str, object]
+) -> Path:
     number = int(node[-1])
-    lines = {
+    lines: dict[str, object] = {
         "brokerName": "group",
         "brokerId": number,
         "brokerRole": "SLAVE" if number and not ledger else "ASYNC_MASTER",
@@ -73,6 +76,7 @@ def _write_config(path: Path, node: str, store: Path, ledger: bool) -> Path:
             ),
             "dLegerSelfId": node,
         }
+    lines |= changes
     path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     return path
 
@@ -93,6 +97,10 @@ _classic_497 = _golden("A-classic-clean-v497", {"n0": ""})
 _classic_533 = _golden("A-classic-clean-v533", {"n0": ""})
 _pair_497 = _golden("B-master-slave-v497", {"n0": "master", "n1": "slave"})
 _joined_497 = _golden("C-upgraded-v497", {member: member for member in MEMBERS})
+_popped_533 = _golden("F-pop-acknowledged-v533", {"n0": "log"})
+_timers_533 = _golden("E-timers-v533", {"n0": "clean"})
+_tiered_533 = _golden("J-tiered-v533", {"n0": "store"})
+_controller_533 = _golden("I-controller-v533", {"n0": "n0", "n1": "n1"})
 
 
 def _ledger_497(base: Path) -> dict[str, Path]:
@@ -196,8 +204,17 @@ GROUPS: Mapping[str, Callable[[Path], tuple[dict[str, Path], bool]]] = {
     "DLedger rmqpy": lambda base: (_ledger_rmqpy(base), True),
     "left 4.9.7": lambda base: (_left_497(base), False),
     "left 5.3.3": lambda base: (_left_533(base), False),
+    "POP 5.3.3": lambda base: (_popped_533(base), False),
+    "timers 5.3.3": lambda base: (_timers_533(base), False),
+    "tiered 5.3.3": lambda base: (_tiered_533(base), False),
+    "controller 5.3.3": lambda base: (_controller_533(base), False),
 }
 """Each kind of group: a function that writes its stores, and whether DLedger is enabled in them."""
+
+SETTINGS: Mapping[str, Mapping[str, object]] = {
+    "controller 5.3.3": {"brokerName": "golden", "enableControllerMode": "true"},
+}
+"""What the broker.conf of a group contains besides, or instead of, what all have."""
 
 
 def random_store(seed: int, root: Path) -> StoreRig:
