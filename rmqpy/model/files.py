@@ -7,7 +7,7 @@ written with ``write`` (pwrite); a write is visible in the mapping immediately.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 FileIdentity = tuple[int, int, int, int]
 """(inode, length, time of the last write, time of the last change of the file or its metadata).
@@ -72,6 +72,15 @@ class FileLock(Protocol):
     def release(self) -> None: ...
 
 
+class DirectoryEntry(NamedTuple):
+    """A name in a directory. A symbolic link counts as what it leads to."""
+
+    name: str
+    is_dir: bool
+    size: int
+    mtime_ms: int
+
+
 class FileSystem(Protocol):
     """A directory tree. Paths are absolute, as strings with ``/``."""
 
@@ -99,6 +108,9 @@ class FileSystem(Protocol):
 
     def list_dir(self, path: str) -> list[str]:
         """Return the sorted names in a directory, or an empty list if it does not exist."""
+
+    def list_entries(self, path: str) -> list[DirectoryEntry]:
+        """Return what a directory contains, sorted by name; nothing if it does not exist."""
 
     def size_of(self, path: str) -> int: ...
 

@@ -23,7 +23,7 @@ from collections import defaultdict
 from attrs import define, field
 
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import FileIdentity
+from rmqpy.model.files import DirectoryEntry, FileIdentity
 
 PAGE_BYTES = 512
 """The unit in which unsynced bytes reach the disk; small, because the files of tests are."""
@@ -292,6 +292,14 @@ class MemoryFiles:
             if entry.startswith(prefix)
         }
         return sorted(names)
+
+    def list_entries(self, path: str) -> list[DirectoryEntry]:
+        found = []
+        for name in self.list_dir(path):
+            node = self.nodes.get(f"{path}/{name}")
+            size, mtime_ms = (0, 0) if node is None else (len(node.data), node.mtime_ms)
+            found.append(DirectoryEntry(name, self.is_dir(f"{path}/{name}"), size, mtime_ms))
+        return found
 
     def size_of(self, path: str) -> int:
         return len(self.nodes[path].data)

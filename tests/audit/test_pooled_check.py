@@ -11,6 +11,7 @@ from attrs import evolve
 
 from rmqpy.audit.checks import engine
 from rmqpy.audit.checks.engine import AuditOptions, StoreAudit, audit_store
+from rmqpy.audit.checks.pooled_check import PooledQueues
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -26,8 +27,8 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     prove = engine._StoreWalk._prove_clean
 
-    def noted(self: engine._StoreWalk, audit: StoreAudit) -> bool:
-        found.append(prove(self, audit))
+    def noted(self: engine._StoreWalk, audit: StoreAudit, queues: PooledQueues) -> bool:
+        found.append(prove(self, audit, queues))
         return found[-1]
 
     monkeypatch.setattr(engine._StoreWalk, "_prove_clean", noted)
@@ -45,6 +46,7 @@ def compared(root: Path) -> list[Finding]:
     (pooled, found), (whole, expected) = (audited(root, pooled=each) for each in (True, False))
     assert found == expected
     assert pooled.counts == whole.counts and pooled.records == whole.records
+    assert pooled.facts == whole.facts
     assert pooled.queues.keys() == whole.queues.keys()
     for key, queue in whole.queues.items():
         assert (pooled.queues[key].count, pooled.queues[key].first_queue_offset) == (

@@ -8,8 +8,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqpy.codec import backend
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE
+from rmqpy.codec.tally import backend
 from rmqpy.codec.tally.backend import pool_units
 from rmqpy.codec.tally.kernel import queue_digest
 from rmqpy.codec.tally.pooled import PooledUnits, pool_units_in_python
@@ -45,12 +45,7 @@ def test_both_versions_pool_units_alike(
 
 @given(st.binary(max_size=40), st.integers(-(1 << 31), (1 << 31) - 1))
 def test_both_versions_hash_a_queue_alike(topic: bytes, queue_id: int) -> None:
-    if backend.implementation != "c":
-        return
-    from rmqpy._native import ffi, lib
-
-    buffer = ffi.from_buffer("uint8_t[]", topic)
-    assert lib.rmq_queue_digest(buffer, len(topic), queue_id) == queue_digest(topic, queue_id)
+    assert backend.queue_digest(topic, queue_id) == queue_digest(topic, queue_id)
 
 
 @given(st.integers(0, 9), st.integers(0, 159))

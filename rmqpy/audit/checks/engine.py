@@ -24,7 +24,7 @@ from rmqpy.audit.checks.derived_files import DerivedFiles
 from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, WalkTable, open_index
 from rmqpy.audit.checks.learned_runner import LearnedRunner, RangeRunner
-from rmqpy.audit.checks.pooled_check import pool_queues
+from rmqpy.audit.checks.pooled_check import PooledQueues, pool_queues
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
@@ -237,7 +237,12 @@ class _StoreWalk:
         plan = self.plan
         total = sum(file.size for log in self.directory.logs for file in log.files)
         plan.progress.expect(total * 2 if plan.md5 else total)
-        facts = read_facts(self.files, plan.root, plan.settings, plan.holder)
+        running = plan.holder(self.directory.paths.lock) is not None
+        pooled = self._pool(None) if self._can_pool and not running else None
+        bounds = tuple(pooled.bounds) if pooled is not None and pooled.certain else None
+        facts = read_facts(
+            self.files, plan.root, plan.settings, plan.holder, self.directory, bounds
+        )
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
         audit = StoreAudit(
             facts=facts,
@@ -248,7 +253,9 @@ class _StoreWalk:
         self.committed_end = self._committed_end(facts)
         if plan.derived:
             self._open_index(facts)
-        proven = self._can_pool and self._prove_clean(audit)
+        if self._can_pool and running:
+            pooled = self._pool(facts.confirmed_end)
+        proven = pooled is not None and self._prove_clean(audit, pooled)
         if not proven:
             audit.classic = audit.ledger = None
             self._audit_logs(audit, self._sink)
@@ -276,12 +283,13 @@ class _StoreWalk:
         others = plan.digests or plan.blocks or plan.learned is not None
         return plan.pooled and plan.derived and not others
 
-    def _prove_clean(self, audit: StoreAudit) -> bool:
+    def _pool(self, limit: int | None) -> PooledQueues:
+        """Read all consume queues, up to the confirmed end of a running broker."""
+        begin = self.directory.logs[0].first_offset if self.directory.logs else 0
+        return pool_queues(self.files, self.directory, self.runner.map, begin, limit)
+
+    def _prove_clean(self, audit: StoreAudit, queues: PooledQueues) -> bool:
         """Return whether logs and consume queues are certainly without findings."""
-        facts = audit.facts
-        queues = pool_queues(
-            self.files, self.directory, self.runner.map, facts.begin, facts.confirmed_end
-        )
         if not queues.certain:
             return False
         total = sum(file.size for log in self.directory.logs for file in log.files)

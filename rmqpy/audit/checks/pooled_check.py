@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
-from rmqpy.audit.scan.queue_units import map_file
+from rmqpy.audit.scan.directory import LogFile, QueueFolder, StoreDirectory
+from rmqpy.audit.scan.queue_units import QueueBounds, map_file
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
-from rmqpy.codec.tally.backend import pool_units
-from rmqpy.codec.tally.kernel import QueueTally, Tally, queue_digest
+from rmqpy.codec.tally.backend import pool_units, queue_digest
+from rmqpy.codec.tally.kernel import QueueTally, Tally
 from rmqpy.codec.tally.pooled import OFFSET_MAX, PooledUnits
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 
@@ -25,6 +26,8 @@ __all__ = ["LOOK_AHEAD_BYTES", "PooledQueues", "pool_queues"]
 LOOK_AHEAD_BYTES: Final = 4096
 """The number of bytes after the last unit that must be zero."""
 BATCH_QUEUES: Final = 256
+READ_BYTES_MAX: Final = 64 << 10
+"""The size up to which reading a file costs less than mapping it."""
 _MASK64: Final = (1 << 64) - 1
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
@@ -35,13 +38,13 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 class PooledQueues:
     """The units of some queues: their ``count`` and ``sum``.
 
-    ``bounds`` has (topic, queue id, first queue offset, number of units) of each queue that has
-    units. ``certain`` is False if a queue has other units than those of ascending messages.
+    ``bounds`` are those of every queue, in the order of the directory. ``certain`` is False if a
+    queue has other units than those of ascending messages.
     """
 
     count: int = 0
     sum: int = 0
-    bounds: list[tuple[str, int, int, int]] = field(factory=list)
+    bounds: list[QueueBounds] = field(factory=list)
     certain: bool = True
 
     def add(self, other: PooledQueues) -> None:
@@ -64,15 +67,18 @@ class PooledQueues:
     def as_tallies(self) -> dict[tuple[bytes, int], QueueTally]:
         """Return the queues as the log must have them, if the sums are equal."""
         found = {}
-        for topic, queue_id, first, count in self.bounds:
-            name = topic.encode("utf-8", "surrogateescape")
-            found[name, queue_id] = QueueTally(
+        for each in self.bounds:
+            if each.max_offset == each.min_offset:
+                continue
+            name = each.topic.encode("utf-8", "surrogateescape")
+            count = each.max_offset - each.min_offset
+            found[name, each.queue_id] = QueueTally(
                 topic=name,
-                queue_id=queue_id,
+                queue_id=each.queue_id,
                 count=count,
-                first_queue_offset=first,
-                last_queue_offset=first + count - 1,
-                next_queue_offset=first + count,
+                first_queue_offset=each.min_offset,
+                last_queue_offset=each.max_offset - 1,
+                next_queue_offset=each.max_offset,
                 right_units=count,
             )
         return found
@@ -106,39 +112,54 @@ class PoolTask:
     def __call__(self, batch: tuple[QueueFolder, ...]) -> PooledQueues:
         found = PooledQueues()
         for queue in batch:
-            units = self._units(queue)
+            topic = queue.topic.encode("utf-8", "surrogateescape")
+            units = PooledUnits(
+                queue=queue_digest(topic, queue.queue_id),
+                any_tags=queue.topic == SCHEDULE_TOPIC,
+                low=self.low,
+                high=OFFSET_MAX if self.high is None else self.high,
+            )
+            found.bounds.append(self._read(queue, units))
+            found.count += units.count
+            found.sum = (found.sum + units.sum) & _MASK64
             found.certain = not units.irregular
             if units.irregular:
                 break
-            found.count += units.count
-            found.sum = (found.sum + units.sum) & _MASK64
-            if units.count:
-                found.bounds.append((queue.topic, queue.queue_id, units.first, units.count))
         return found
 
-    def _units(self, queue: QueueFolder) -> PooledUnits:
+    def _read(self, queue: QueueFolder, units: PooledUnits) -> QueueBounds:
+        """Add the units of all files of a queue, and return its bounds."""
         segments = queue.segments
-        topic = queue.topic.encode("utf-8", "surrogateescape")
         size = segments.file_size
-        units = PooledUnits(
-            queue=queue_digest(topic, queue.queue_id),
-            any_tags=queue.topic == SCHEDULE_TOPIC,
-            low=self.low,
-            high=OFFSET_MAX if self.high is None else self.high,
-            irregular=bool(
-                size % QUEUE_UNIT_SIZE
-                or segments.gaps()
-                or any(file.size != size for file in segments.files)
-            ),
+        end = segments.first_offset // QUEUE_UNIT_SIZE if segments else 0
+        end_physical = 0
+        ended = units.irregular = bool(
+            size % QUEUE_UNIT_SIZE
+            or segments.gaps()
+            or any(file.size != size for file in segments.files)
         )
-        ended = units.irregular
         for file in segments.files:
-            view = map_file(self.files, file.path)
+            view = self._view(file)
             position = 0
             if not ended:
                 position = pool_units(view, file.first_offset // QUEUE_UNIT_SIZE, units)
                 ended = position < size
+                end += position // QUEUE_UNIT_SIZE
+            if position and units.count:
+                offset, length, _ = QUEUE_UNIT.unpack_from(view, position - QUEUE_UNIT_SIZE)
+                end_physical = offset + length
             following = view[position : position + LOOK_AHEAD_BYTES]
             if ended and self.high is None and bytes(following).strip(b"\0"):
                 units.irregular = True
-        return units
+        return QueueBounds(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            min_offset=units.first if units.count else end,
+            max_offset=end,
+            end_physical=end_physical,
+        )
+
+    def _view(self, file: LogFile) -> memoryview:
+        if file.size <= READ_BYTES_MAX:
+            return memoryview(self.files.read_bytes(file.path))
+        return map_file(self.files, file.path)

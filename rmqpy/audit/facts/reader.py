@@ -27,7 +27,7 @@ from rmqpy.audit.facts.small_files import (
 from rmqpy.audit.facts.unread_damage import find_unread_damage
 from rmqpy.audit.scan.directory import LedgerFolder, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode
-from rmqpy.audit.scan.queue_units import QueueUnits, map_file, read_ends
+from rmqpy.audit.scan.queue_units import QueueBounds, map_file, map_units, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.units import IndexHeader, index_file_size
 from rmqpy.config.loading import StoreSettings
@@ -46,14 +46,17 @@ def read_facts(
     root: str,
     settings: StoreSettings | None = None,
     holder: FindLockOwner = find_lock_owner,
+    directory: StoreDirectory | None = None,
+    bounds: tuple[QueueBounds, ...] | None = None,
 ) -> StoreFacts:
     """Collect the facts of the store below ``root``.
 
     ``settings`` are those of the broker, if its configuration is known. They have the paths outside
-    the root, and the file sizes to compare with.
+    the root, and the file sizes to compare with. ``directory`` has the files of the store, and
+    ``bounds`` its queues, if they are known.
     """
-    directory = read_directory(files, root, settings)
-    return _FactsReader(files, directory, settings, holder).read()
+    directory = directory or read_directory(files, root, settings)
+    return _FactsReader(files, directory, settings, holder).read(bounds)
 
 
 class _FactsReader:
@@ -73,12 +76,11 @@ class _FactsReader:
         )
         self.findings: list[Finding] = []
 
-    def read(self) -> StoreFacts:
+    def read(self, bounds: tuple[QueueBounds, ...] | None) -> StoreFacts:
         directory, files = self.directory, self.files
-        units = QueueUnits(files, directory, scattered=True)
         begin = directory.logs[0].first_offset if directory.logs else 0
-        queues = tuple(
-            read_ends(queue, units(queue.topic.encode(), queue.queue_id), begin)
+        queues = bounds or tuple(
+            read_ends(queue, map_units(files, queue.segments, scattered=True), begin)
             for queue in directory.queues
         )
         confirmed = None

@@ -27,6 +27,7 @@ __all__ = [
     "StoreDirectory",
     "paths_below",
     "read_directory",
+    "read_logs",
 ]
 
 LEDGER_PREFIX = "dledger-"
@@ -184,6 +185,13 @@ class StoreDirectory:
         yield from (file.path for file in self.config_files)
 
 
+def read_logs(
+    files: FileSystem, root: str, settings: StoreSettings | None = None
+) -> tuple[LogSegments, ...]:
+    """List the segments of the logs only: a store may have 100,000 queues."""
+    return _Reader(files, root.rstrip("/") or "/", settings).read(queues=False).logs
+
+
 def read_directory(
     files: FileSystem, root: str, settings: StoreSettings | None = None
 ) -> StoreDirectory:
@@ -214,13 +222,13 @@ class _Reader:
     settings: StoreSettings | None
     strays: list[str] = field(factory=list)
 
-    def read(self) -> StoreDirectory:
+    def read(self, *, queues: bool = True) -> StoreDirectory:
         paths = paths_below(self.root, self.settings)
         classic = self._segments(
             "commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC
         )
         ledgers = tuple(self._ledgers())
-        queues = tuple(self._queues(paths.consume_queue))
+        folders = tuple(self._queues(paths.consume_queue)) if queues else ()
         index_files = tuple(self._plain(paths.index, int))
         config_files = tuple(self._plain(paths.config, str))
         return StoreDirectory(
@@ -228,7 +236,7 @@ class _Reader:
             paths=paths,
             classic=classic,
             ledgers=ledgers,
-            queues=queues,
+            queues=folders,
             index_files=index_files,
             config_files=config_files,
             queue_extensions=tuple(self._extensions()),
@@ -243,14 +251,14 @@ class _Reader:
         strays: list[str] = []
         empty: list[LogFile] = []
         for folder in folders:
-            for entry in self.files.list_dir(folder):
-                path = f"{folder}/{entry}"
-                regular = len(entry) == NAME_DIGITS and entry.isascii() and entry.isdigit()
-                if not regular or self.files.is_dir(path):
+            for name, is_dir, size, mtime_ms in self.files.list_entries(folder):
+                path = f"{folder}/{name}"
+                regular = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+                if not regular or is_dir:
                     strays.append(path)
                     continue
-                file = self._file(path, int(entry))
-                (found if file.size else empty).append(file)
+                file = LogFile(path, int(name), size, mtime_ms)
+                (found if size else empty).append(file)
         found.sort(key=lambda file: file.first_offset)
         return LogSegments(name, framing, tuple(found), tuple(strays), tuple(empty))
 
@@ -274,14 +282,14 @@ class _Reader:
 
     def _queues(self, folder: str) -> Iterator[QueueFolder]:
         in_rocksdb = is_rocksdb(self.files, folder)
-        for topic in self.files.list_dir(folder):
-            if not self.files.is_dir(f"{folder}/{topic}"):
+        for topic, is_topic, _, _ in self.files.list_entries(folder):
+            if not is_topic:
                 if not in_rocksdb:
                     self.strays.append(f"{folder}/{topic}")
                 continue
-            for name in self.files.list_dir(f"{folder}/{topic}"):
+            for name, is_dir, _, _ in self.files.list_entries(f"{folder}/{topic}"):
                 path = f"{folder}/{topic}/{name}"
-                if not name.isdigit() or not self.files.is_dir(path):
+                if not name.isdigit() or not is_dir:
                     self.strays.append(path)
                     continue
                 segments = self._segments(f"consumequeue/{topic}/{name}", [path], Framing.CLASSIC)

@@ -159,7 +159,7 @@ def _list(text: str | None) -> tuple[str, ...]:
 
 
 def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
-    from rmqpy.audit.scan.directory import read_directory
+    from rmqpy.audit.scan.directory import read_logs
     from rmqpy.pipeline.spark.session import is_installed
     from rmqpy.store.files.disk import OsFileSystem
 
@@ -167,6 +167,6 @@ def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
         return bool(options.engine == "spark")
     if options.master is not None or options.remote is not None:
         return True
-    logs = [log for root in roots for log in read_directory(OsFileSystem(), root).logs]
+    logs = [log for root in roots for log in read_logs(OsFileSystem(), root)]
     total = sum(file.size for log in logs for file in log.files)
     return total >= AUTO_SPARK_BYTES and is_installed()

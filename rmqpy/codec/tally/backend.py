@@ -12,11 +12,12 @@ from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums
 from rmqpy.codec.tally.kernel import Tally
 from rmqpy.codec.tally.pooled import PooledUnits
 
-__all__ = ["pool_units", "rewind_index", "sum_units", "tally_frames", "walk_index"]
+__all__ = ["pool_units", "queue_digest", "rewind_index", "sum_units", "tally_frames", "walk_index"]
 
 _TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReason]]
 _SumUnits = Callable[[memoryview, int, int, int], UnitSums]
 _PoolUnits = Callable[[memoryview, int, PooledUnits], int]
+_QueueDigest = Callable[[bytes, int], int]
 _RewindIndex = Callable[[memoryview, int, int, int], "array[int] | None"]
 
 
@@ -33,7 +34,7 @@ class _WalkIndex(Protocol):
     ) -> IndexSums: ...
 
 
-def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex, _PoolUnits]:
+def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex, _PoolUnits, _QueueDigest]:
     if backend.implementation == "c":
         from rmqpy.codec.tally import native, native_pooled, native_sums
 
@@ -43,6 +44,7 @@ def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex, _PoolU
             native_sums.walk_index,
             native_sums.rewind_index,
             native_pooled.pool_units,
+            native_pooled.queue_digest,
         )
     from rmqpy.codec.tally import derived_sums, kernel, pooled
 
@@ -52,7 +54,8 @@ def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex, _PoolU
         derived_sums.walk_index_in_python,
         derived_sums.rewind_index_in_python,
         pooled.pool_units_in_python,
+        kernel.queue_digest,
     )
 
 
-tally_frames, sum_units, walk_index, rewind_index, pool_units = _choose()
+tally_frames, sum_units, walk_index, rewind_index, pool_units, queue_digest = _choose()

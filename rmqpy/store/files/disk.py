@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import FileIdentity
+from rmqpy.model.files import DirectoryEntry, FileIdentity
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.mapping import map_file
 
@@ -296,6 +296,19 @@ class OsFileSystem:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
+
+    def list_entries(self, path: str) -> list[DirectoryEntry]:
+        try:
+            entries = os.scandir(path)
+        except FileNotFoundError:
+            return []
+        found = []
+        with entries:
+            for entry in entries:
+                status = entry.stat()
+                mtime_ms = status.st_mtime_ns // 1_000_000
+                found.append(DirectoryEntry(entry.name, entry.is_dir(), status.st_size, mtime_ms))
+        return sorted(found)
 
     def size_of(self, path: str) -> int:
         return os.stat(path).st_size

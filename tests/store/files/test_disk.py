@@ -56,6 +56,14 @@ def test_folders_are_listed_and_changed(any_files: tuple[FileSystem, str]) -> No
     files.open(f"{root}/x/1", size=1).close()
     files.make_dirs(f"{root}/x/y/z")
     assert files.list_dir(f"{root}/x") == ["1", "2", "y"]
+    entries = files.list_entries(f"{root}/x")
+    assert [(each.name, each.is_dir) for each in entries] == [
+        ("1", False),
+        ("2", False),
+        ("y", True),
+    ]
+    assert entries[0][2:] == (1, files.mtime_ms(f"{root}/x/1"))
+    assert files.list_entries(f"{root}/none") == []
     assert files.is_dir(f"{root}/x/y") and not files.is_dir(f"{root}/x/1")
     assert files.exists(f"{root}/x/1") and not files.exists(f"{root}/x/3")
     files.sync_dir(f"{root}/x")
