@@ -83,7 +83,8 @@ def _controllers(text: str) -> tuple[str, ...]:
         return parse_addresses(text)
     except ValueError as error:
         raise UpgradeRefusedError(
-            f"--controller {text!r}: {error}; write HOST:PORT, with a semicolon between several"
+            f"--controllers {text!r}: {error}, expected HOST:PORT; write addresses with a port, and"
+            " a semicolon between several"
         ) from None
 
 

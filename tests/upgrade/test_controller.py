@@ -70,7 +70,7 @@ def test_every_member_gets_the_same_epoch_and_loses_its_role(
 @pytest.mark.parametrize(
     ("line", "code", "told"),
     [
-        (SWITCH.replace("'127.0.0.1:1;127.0.0.1:2'", "localhost"), 2, "write HOST:PORT"),
+        (SWITCH.replace("'127.0.0.1:1;127.0.0.1:2'", "localhost"), 2, "expected HOST:PORT"),
         (f"switch {SHOWN} --to controller", 1, "add --controllers"),
         (f"{SWITCH} --peers n0-a:1", 1, "--peers"),
         (f"switch {SHOWN} --controllers a:1", 1, "--controllers"),
@@ -186,6 +186,7 @@ def test_a_group_file_leads_a_lagging_group_to_the_controller(
             assert run(verb.replace("CONTROLLERS", "127.0.0.1:1"))[0] in (0, 2), line
     code, out, _ = run("status")
     assert code == 0 and "handed-over" in out and "--peers" not in out
+    assert "the controller first, then one member" in out, "the next step"
     assert run("check")[0] == 0
     assert run("rollback")[0] == 0
     assert "handed-over" not in run("status")[1]

@@ -33,7 +33,8 @@ class NextStep(Enum):
 
 TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.STOP: "those that run: the master first, then the slaves",
-    NextStep.START: "those that do not run: the master first, then the slaves",
+    NextStep.START: "those that do not run: the master first, then the slaves; of a controller"
+    " group the controller first, then one member, and the others when it is the master",
     NextStep.PLAN: "`plan`: compare the members and write what makes them equal",
     NextStep.APPLY: "`apply`: carry out the plan; nothing is lost, everything is journaled",
     NextStep.SWITCH: "`switch`: close the old log and write the DLedger settings of all members",

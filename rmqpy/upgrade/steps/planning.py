@@ -136,7 +136,10 @@ def plan_switch(context: PlanContext) -> Plan:
     """
     state = detect(context.group)
     if state not in (GroupState.ALIGNED, GroupState.SEALED):
-        raise UpgradeRefusedError(f"the replicas are {state.value}: {_before_switch(state)}")
+        raise UpgradeRefusedError(
+            f"found replicas that are {state.value}, expected aligned ones that have not switched;"
+            f" {_before_switch(state)}"
+        )
     if not context.on_this_host:
         raise UpgradeRefusedError(
             "switch changes directories of this host, and no replica given is one of them"
