@@ -101,6 +101,7 @@ NOT_TAKEN: Final = {
     "found the group {}: {}; expected it to run": "group commands have their own walks",
     "found no entry in the DLedger log of {}": "group commands have their own walks",
     "this member does not have entry": "it needs members that start and catch up",
+    "{}: found a {} that is undecided on this broker": "it needs a broker that knows the decision",
     "the group keeps entries up to {}": "it needs members that start and catch up",
     "the log in {} was written to since plan": "it needs a broker that writes between two plans",
     "found {} plans that can still be rolled back": "it needs as many plans as are kept",
