@@ -24,11 +24,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from attrs import define, evolve, field
+from attrs import define, evolve
 
+from rmqpy.client.consuming.callbacks import ConsumerCallbacks, ErrorCallback, QueuesCallback
 from rmqpy.client.consuming.consume_service import (
     AnyListener,
     ConsumerContext,
@@ -41,10 +41,11 @@ from rmqpy.client.consuming.consume_service import (
 )
 from rmqpy.client.consuming.consumer_commands import ConsumerCommands
 from rmqpy.client.consuming.consumer_stats import SAMPLE_MS, ConsumerStats
+from rmqpy.client.consuming.iteration import MessageIterator
 from rmqpy.client.consuming.local_offsets import LocalOffsets
 from rmqpy.client.consuming.process_queue import ProcessQueue
+from rmqpy.client.consuming.push_settings import PushSettings
 from rmqpy.client.consuming.queue_locks import QueueLocks
-from rmqpy.client.consuming.rebalance import Strategy, allocate_averagely
 from rmqpy.client.consuming.send_back import SendBack
 from rmqpy.client.consuming.work_queue import WorkQueue
 from rmqpy.client.core.base_consumer import (
@@ -52,13 +53,13 @@ from rmqpy.client.core.base_consumer import (
     Consumer,
     PullOrder,
     PullResult,
-    PullSettings,
     exact_tags,
 )
 from rmqpy.client.core.instance import ClientInstance, NameServers
 from rmqpy.client.core.message import MessageExt
 from rmqpy.client.core.quiet_log import QuietLog
 from rmqpy.client.core.routes import subscribe_queues
+from rmqpy.client.errors import ClientStateError
 from rmqpy.client.producer import trace_context
 from rmqpy.client.trace import Tracer
 from rmqpy.codec.hashes import java_string_hash
@@ -72,7 +73,6 @@ from rmqpy.remoting.bodies import (
     CLUSTERING,
     CONSUME_FROM_FIRST_OFFSET,
     CONSUME_FROM_LAST_OFFSET,
-    CONSUME_FROM_TIMESTAMP,
     CONSUME_PASSIVELY,
     EXPRESSION_TAG,
     ConsumerData,
@@ -85,7 +85,6 @@ from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_RECONSUME_TIMES = 16
-FROM_WHERE = (CONSUME_FROM_LAST_OFFSET, CONSUME_FROM_FIRST_OFFSET, CONSUME_FROM_TIMESTAMP)
 EARLY_RETRY_MS = 1_000
 """The delay before a topic without a route is looked up again. A group's retry topic is created by
 the group's first heartbeat.
@@ -93,51 +92,6 @@ the group's first heartbeat.
 
 EARLY_RETRIES_MAX = 10
 """The number of such early lookups; after them the next regular rebalance looks up the route."""
-
-
-@define(frozen=True, kw_only=True)
-class PushSettings:
-    """The settings of a push consumer; the defaults are those of Java's DefaultMQPushConsumer.
-
-    * ``ordered``: whether each queue is consumed in order, one batch at a time (Java:
-      MessageListenerOrderly); otherwise ``parallel`` batches run at once.
-    * ``broadcasting``: whether every member receives every message (Java:
-      MessageModel.BROADCASTING).
-    * ``from_where``: where a group without a committed offset starts: CONSUME_FROM_LAST_OFFSET,
-      CONSUME_FROM_FIRST_OFFSET, or CONSUME_FROM_TIMESTAMP with ``from_timestamp_ms`` (ms since
-      1970).
-    * ``parallel``: listener calls that may run at once (Java: consumeThreadMax).
-    * ``max_reconsume_times``: deliveries after the first; None is 16, or no limit when ordered.
-    * ``rebalance_ms``, ``persist_ms``, ``lock_ms``: the periods of the module's table.
-    * ``strategy``: how queues are shared (:mod:`rmqpy.client.consuming.rebalance`; Java:
-      AllocateMessageQueueStrategy).
-    * ``trace_topic``: the topic that receives the message trace (:mod:`rmqpy.client.trace`); None
-      writes no trace.
-    * ``offset_directory``: where a broadcasting consumer keeps its offsets.
-    * ``consuming``, ``pulling``: the settings of the delivery to the listener, and of pulls.
-    """
-
-    ordered: bool = False
-    broadcasting: bool = False
-    from_where: str = CONSUME_FROM_LAST_OFFSET
-    from_timestamp_ms: int = 0
-    parallel: int = 20
-    max_reconsume_times: int | None = None
-    rebalance_ms: int = 20_000
-    persist_ms: int = 5_000
-    lock_ms: int = 20_000
-    strategy: Strategy = allocate_averagely
-    trace_topic: str | None = None
-    offset_directory: Path = field(factory=lambda: Path.home() / ".rocketmq_offsets")
-    consuming: ConsumeSettings = field(factory=ConsumeSettings)
-    pulling: PullSettings = field(factory=PullSettings)
-
-    def __attrs_post_init__(self) -> None:
-        if self.from_where not in FROM_WHERE:
-            expected = ", ".join(FROM_WHERE)
-            raise ConfigError(f"from_where: found {self.from_where!r}, expected {expected}")
-        if self.parallel < 1:
-            raise ConfigError(f"parallel: found {self.parallel}, expected 1 or more")
 
 
 class PushConsumer(Consumer):
@@ -156,6 +110,17 @@ class PushConsumer(Consumer):
             consumer.subscribe("orders", "paid || refunded")
             await asyncio.sleep(3600)
 
+    Without ``listener`` the consumer is iterated over; a message is finished when the next one is
+    requested (:mod:`rmqpy.client.consuming.iteration`)::
+
+        async for message in consumer:
+            print(message.body)
+
+    ``on_assigned`` and ``on_revoked`` are called with the queues that this client has taken over,
+    before or soon after their first messages, and with those that it has given up, whose offsets
+    are committed. ``on_error`` is called with each error of the background work and the listener;
+    the consumer goes on by itself.
+
     ``name_servers`` is ``host:port;host:port``, a sequence of addresses, or
     :class:`ClientSettings`. With ``instance`` the consumer shares that client instead of opening
     one.
@@ -166,16 +131,26 @@ class PushConsumer(Consumer):
         group: str,
         name_servers: NameServers = (),
         *,
-        listener: AnyListener,
+        listener: AnyListener | None = None,
         settings: PushSettings | None = None,
+        on_assigned: QueuesCallback | None = None,
+        on_revoked: QueuesCallback | None = None,
+        on_error: ErrorCallback | None = None,
         instance: ClientInstance | None = None,
     ) -> None:
         self.settings = settings or PushSettings()
+        self._iterator: MessageIterator | None = None
+        if listener is None:
+            self._iterator = MessageIterator()
+            listener = self._iterator.listen
+            # One message at a time: the limit for a listener call is that for one loop body.
+            self.settings = evolve(self.settings, parallel=1)
         super().__init__(group, name_servers, pulling=self.settings.pulling, instance=instance)
         self._threads = ThreadPoolExecutor(
             self.settings.parallel, thread_name_prefix=f"rmqpy-listener-{group}"
         )
         self.listener = as_listener(listener, self._threads)
+        self.callbacks = ConsumerCallbacks(group, on_assigned, on_revoked, on_error)
         self._tracer: Tracer | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.consuming: dict[MessageQueue, QueueConsumer] = {}
@@ -219,8 +194,98 @@ class PushConsumer(Consumer):
         self.subscriptions.pop(topic, None)
         self._changed()
 
+    # -- one by one
+
+    def __aiter__(self) -> Self:
+        if self._iterator is None:
+            raise ClientStateError("found a consumer with a listener; async for needs one without")
+        self._open()
+        return self
+
+    async def __anext__(self) -> MessageExt:
+        if self._iterator is None:
+            raise ClientStateError("found a consumer with a listener; async for needs one without")
+        message = await self._iterator.next()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+    def acknowledge(self) -> None:
+        """Finish the current message of ``async for``; otherwise the next request does it."""
+        if self._iterator is not None:
+            self._iterator.finish(ConsumeResult.SUCCESS)
+
+    def reconsume_later(self) -> None:
+        """Request that the current message of ``async for`` is delivered again later."""
+        if self._iterator is not None:
+            self._iterator.finish(ConsumeResult.RECONSUME_LATER)
+
+    # -- the share of this client
+
+    def assignment(self) -> frozenset[MessageQueue]:
+        """Return the queues that this client consumes now."""
+        return frozenset(self.consuming)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Continue ``queue`` at ``offset``, and commit it. Messages that were pulled and not
+        consumed are dropped; running listener calls may finish first.
+
+        Raises ClientStateError if the queue is not in the assignment, or in a listener call, for
+        which it would wait.
+        """
+        if offset < 0:
+            raise ConfigError(f"offset: found {offset}, expected 0 or more")
+        task = asyncio.current_task()
+        if task in self._workers or any(each.is_current_task() for each in self.consuming.values()):
+            raise ClientStateError("seek in a listener call would wait for itself; use a task")
+        self._open()
+        if self._iterator is not None:
+            self._iterator.finish(ConsumeResult.SUCCESS)
+        async with self._rebalancing:
+            consuming = self._assigned(queue)
+            await consuming.drop()
+            del self.consuming[queue]
+            try:
+                await self._store(queue, offset)
+            finally:
+                self._start_queue(queue, offset, suspended=consuming.suspended)
+
+    async def seek_to_beginning(self, queue: MessageQueue) -> None:
+        """Continue ``queue`` at its first message."""
+        await self.seek(queue, await self.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Continue ``queue`` at the next message that it receives."""
+        await self.seek(queue, await self.max_offset(queue))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Pull and deliver nothing from these queues until :meth:`resume`. A queue that goes to
+        another member and comes back is not paused.
+        """
+        for consuming in [self._assigned(queue) for queue in queues]:
+            consuming.suspend()
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Continue these queues after :meth:`pause`."""
+        for consuming in [self._assigned(queue) for queue in queues]:
+            consuming.continue_()
+
+    def paused(self) -> frozenset[MessageQueue]:
+        """Return the queues that are paused."""
+        return frozenset(queue for queue, each in self.consuming.items() if each.suspended)
+
+    def _assigned(self, queue: MessageQueue) -> QueueConsumer:
+        consuming = self.consuming.get(queue)
+        if consuming is None:
+            raise ClientStateError(f"{queue}: found a queue that is not in the assignment")
+        return consuming
+
     async def rebalance(self) -> None:
         """Take over the queues that are in this client's share now, and drop the others."""
+        await self._rebalance()
+        await self.callbacks.assignment_changed(self.assignment())
+
+    async def _rebalance(self) -> None:
         async with self._rebalancing:
             for topic in sorted(self._topics()):
                 try:
@@ -245,8 +310,29 @@ class PushConsumer(Consumer):
         if unknown and self._early_retries > 0:
             logger.debug("group %s has no queues of %s yet: %s", self.group, topic, fault)
             return
+        self.callbacks.failed(fault)
         text = "rebalance failed; group %s keeps its queues of %s: %s"
         self._open().log.warn(logger, ("rebalance", self.group), text, self.group, topic, fault)
+
+    @property
+    def has_total_limit(self) -> bool:
+        """True if there is a limit for what all queues hold."""
+        return (self.settings.held_messages_max, self.settings.held_bytes_max) != (None, None)
+
+    def has_total_room(self, asking: QueueConsumer) -> bool:
+        """Return whether ``asking`` may pull, with what all queues hold."""
+        most, bytes_max = self.settings.held_messages_max, self.settings.held_bytes_max
+        if not asking.process_queue.count:
+            return True
+        held = [each.process_queue for each in self.consuming.values()]
+        if most is not None and sum(each.count for each in held) >= most:
+            return False
+        return bytes_max is None or sum(each.byte_count for each in held) < bytes_max
+
+    def room_changed(self) -> None:
+        """Let queues pull that have waited for room."""
+        for consuming in self.consuming.values():
+            consuming.wake()
 
     async def persist_offsets(self) -> None:
         """Commit the listener's progress to the brokers (broadcasting: write it to the file)."""
@@ -314,7 +400,10 @@ class PushConsumer(Consumer):
     async def _leave(self, instance: ClientInstance) -> None:
         instance.pushed.forget(self.group, list(ConsumerCommands(self).answerers()))
         await self._end(self._tasks)
+        if self._iterator is not None:
+            self._iterator.close()
         await self._drop_queues(list(self.consuming))
+        await self.callbacks.assignment_changed(self.assignment())
         await self._end(self._workers)
         # A call that has not ended until now goes on; its messages are delivered again.
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -456,7 +545,7 @@ class PushConsumer(Consumer):
                 continue
             self._start_queue(queue, offset)
 
-    def _start_queue(self, queue: MessageQueue, offset: int) -> None:
+    def _start_queue(self, queue: MessageQueue, offset: int, *, suspended: bool = False) -> None:
         process_queue = ProcessQueue(offset)
         listener = self.listener
         if self._tracer is not None:
@@ -469,6 +558,7 @@ class PushConsumer(Consumer):
             settings=self.settings.consuming,
             deps=_ConsumerAdapter(self),
             work=None if self.settings.ordered else self._work,
+            suspended=suspended,
         )
         if self.settings.ordered:
             consuming.locked(self._open().clock.monotonic_ms())
@@ -516,6 +606,7 @@ class PushConsumer(Consumer):
             try:
                 await self._store(queue, offset)
             except RmqError as fault:
+                self.callbacks.failed(fault, queue)
                 self._open().log.warn(
                     logger,
                     ("commit", self.group),
@@ -601,6 +692,23 @@ class _ConsumerAdapter(ConsumerContext):
         if not is_retry_topic(queue.topic):
             return result
         return evolve(result, messages=[_with_original_topic(each) for each in result.messages])
+
+    @property
+    def has_total_limit(self) -> bool:
+        return self.consumer.has_total_limit
+
+    def has_total_room(self, queue: QueueConsumer) -> bool:
+        return self.consumer.has_total_room(queue)
+
+    def room_changed(self) -> None:
+        self.consumer.room_changed()
+
+    def dropping(self, queue: MessageQueue) -> None:
+        if self.consumer._iterator is not None:
+            self.consumer._iterator.withdraw(queue)
+
+    def report(self, error: Exception, queue: MessageQueue) -> None:
+        self.consumer.callbacks.failed(error, queue)
 
     async def send_back(self, message: MessageExt) -> bool:
         if self.consumer.settings.broadcasting:

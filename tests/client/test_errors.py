@@ -133,7 +133,7 @@ def test_a_function_listens_in_a_thread_and_a_coroutine_function_in_the_loop(run
 def test_a_member_outside_of_its_lifetime_says_so(world: ClientWorld, run: Run) -> None:
     async def main() -> None:
         producer = Producer("G", instance=world.instance())
-        with pytest.raises(NotStartedError, match="use async with"):
+        with pytest.raises(NotStartedError, match="use it in a with block"):
             await producer.send(HELLO)
         async with producer:
             with pytest.raises(ClientStateError, match="already started"):

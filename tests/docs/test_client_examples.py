@@ -32,15 +32,16 @@ async def run_example(code: str, name_server: str) -> str:
 
 def test_every_example_prints_its_result(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
-    assert len(examples) == 7
+    assert len(examples) == 8
 
     async def main() -> list[str]:
         async with asyncio.timeout(60), name_server_and_broker(tmp_path) as running:
             return [await run_example(example, running.name_server) for example in examples]
 
-    sent, _, consumed, pulled, transaction, signed, blocking = asyncio.run(main())
+    sent, _, consumed, iterated, pulled, transaction, signed, blocking = asyncio.run(main())
     assert sent.startswith("SEND_OK ") and sent.endswith(" 0")
     assert consumed == "b'order 7'"
+    assert "b'sent'" in iterated
     assert "b'order 7'" in pulled and "b'paid'" in pulled and "b'9'" in pulled
     assert transaction == "COMMIT"
     assert signed == "SEND_OK"

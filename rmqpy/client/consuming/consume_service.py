@@ -51,6 +51,12 @@ class ConsumeResult(Enum):
     RECONSUME_LATER = "LATER"
 
 
+class WithdrawnError(Exception):
+    """Raised by a listener whose messages were not looked at: their queue is being dropped, and its
+    next consumer receives them.
+    """
+
+
 Listener = Callable[[Sequence[MessageExt]], Awaitable[ConsumeResult | None]]
 """Consumes messages of one queue; None counts as SUCCESS, an exception as RECONSUME_LATER."""
 
@@ -126,6 +132,27 @@ class ConsumerContext(ABC):
     async def send_back(self, message: MessageExt) -> bool:
         """Send ``message`` back for a later redelivery, and return whether that succeeded."""
 
+    @property
+    @abstractmethod
+    def has_total_limit(self) -> bool:
+        """True if there is a limit for what all queues hold together."""
+
+    @abstractmethod
+    def has_total_room(self, queue: QueueConsumer) -> bool:
+        """Return whether all queues together may hold more messages, and ``queue`` may pull."""
+
+    @abstractmethod
+    def room_changed(self) -> None:
+        """Let queues pull that waited for :meth:`has_total_room`."""
+
+    @abstractmethod
+    def dropping(self, queue: MessageQueue) -> None:
+        """Take back messages of ``queue`` that were passed on, and not looked at."""
+
+    @abstractmethod
+    def report(self, error: Exception, queue: MessageQueue) -> None:
+        """Pass ``error`` to the error callback of the application."""
+
     @abstractmethod
     def is_exhausted(self, message: MessageExt) -> bool:
         """Return whether an ordered queue must not deliver ``message`` again."""
@@ -158,6 +185,8 @@ class QueueConsumer:
 
     stored_offset: int | None = None
     """The offset that was committed last."""
+    suspended: bool = False
+    """True if the application has paused the queue."""
 
     _running: int = 0
     _paused: bool = False
@@ -169,11 +198,13 @@ class QueueConsumer:
     _deadlines: CallDeadlines = field(init=False)
     _clock: Clock = field(init=False)
     _rates: ConsumerStats = field(init=False)
+    _has_total_limit: bool = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._deadlines = CallDeadlines(self.settings.timeout_ms)
         self._clock = self.deps.clock
         self._rates = self.deps.rates
+        self._has_total_limit = self.deps.has_total_limit
 
     def start(self) -> None:
         """Start pulling and, in ordered consumption, consuming."""
@@ -194,6 +225,7 @@ class QueueConsumer:
         commit.
         """
         self.process_queue.dropped = True
+        self.deps.dropping(self.queue)
         try:
             async with asyncio.timeout(self.settings.end_ms / 1000):
                 while self._running:
@@ -212,6 +244,26 @@ class QueueConsumer:
         self._tasks = []
         self._deadlines.close()
 
+    def suspend(self) -> None:
+        """Pull and deliver nothing until :meth:`continue_`; running listener calls go on."""
+        self.suspended = True
+
+    def continue_(self) -> None:
+        """Pull and deliver again after :meth:`suspend`."""
+        if self.suspended:
+            self.suspended = False
+            self.wake()
+            if self.process_queue.waiting:
+                self._notify_workers(self.process_queue.waiting)
+
+    def wake(self) -> None:
+        """Let the queue look again for room to pull."""
+        self._has_room.set()
+
+    def is_current_task(self) -> bool:
+        """Return whether this is called in an ordered listener call of the queue."""
+        return asyncio.current_task() in self._tasks
+
     def locked(self, now_ms: int) -> None:
         """Record that the broker has granted the lock."""
         self.process_queue.locked_ms = now_ms
@@ -220,6 +272,8 @@ class QueueConsumer:
 
     async def consume_next(self) -> None:
         """Consume one batch; called by a worker."""
+        if self.suspended:
+            return
         messages = self.process_queue.take(self.settings.batch_max)
         if not messages:
             return
@@ -228,6 +282,8 @@ class QueueConsumer:
             if await self._listen(messages) is ConsumeResult.RECONSUME_LATER:
                 messages = await self._send_all_back(messages)
             self.process_queue.done(messages)
+        except WithdrawnError:
+            pass
         finally:
             self._call_ended()
 
@@ -235,6 +291,8 @@ class QueueConsumer:
         self._running -= 1
         if self._paused:
             self._has_room.set()
+        if self._has_total_limit:
+            self.deps.room_changed()
         if self.process_queue.dropped:
             self._idle.set()
 
@@ -259,7 +317,10 @@ class QueueConsumer:
             result = await self._deadlines.run(self.listener(messages))
             if result is not None and not isinstance(result, ConsumeResult):
                 raise TypeError(f"found {result!r}, expected a ConsumeResult or None")
-        except Exception:
+        except WithdrawnError:
+            raise
+        except Exception as error:
+            self.deps.report(error, self.queue)
             logger.exception(
                 "the listener failed on %s at offset %d; its messages will be delivered again",
                 self.queue,
@@ -286,7 +347,9 @@ class QueueConsumer:
                 await asyncio.sleep(self.settings.fault_pause_ms / 1000)
 
     def _must_pause(self) -> bool:
-        if self.process_queue.is_full(self.settings.limits, self.ordered):
+        if self.suspended or self.process_queue.is_full(self.settings.limits, self.ordered):
+            return True
+        if self._has_total_limit and not self.deps.has_total_room(self):
             return True
         return self.ordered and not self._lock_is_valid
 
@@ -309,6 +372,7 @@ class QueueConsumer:
         try:
             result = await self.deps.pull(self.queue, order)
         except RmqError as fault:
+            self.deps.report(fault, self.queue)
             self.deps.log.warn(
                 logger,
                 ("pulling", self.queue.topic, self.queue.broker_name),
@@ -348,7 +412,9 @@ class QueueConsumer:
     async def _consume_in_order(self) -> None:
         while not self.process_queue.dropped:
             messages = (
-                self.process_queue.take(self.settings.batch_max) if self._lock_is_valid else []
+                self.process_queue.take(self.settings.batch_max)
+                if self._lock_is_valid and not self.suspended
+                else []
             )
             if not messages:
                 self._has_messages.clear()
@@ -359,6 +425,8 @@ class QueueConsumer:
                 result = await self._listen(messages)
                 if result is ConsumeResult.SUCCESS:
                     self.process_queue.done(messages)
+            except WithdrawnError:
+                return
             finally:
                 self._call_ended()
             if result is ConsumeResult.RECONSUME_LATER:

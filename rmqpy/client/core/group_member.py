@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
@@ -38,6 +39,7 @@ class GroupMember(ABC):
         self._client = settings_of(name_servers) if instance is None else None
         self._instance: ClientInstance | None = None
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -76,12 +78,18 @@ class GroupMember(ABC):
 
     async def close(self) -> None:
         """Leave the group, and close the client instance unless it was passed in. May be called
-        in every state, and twice; a closed member cannot be started again.
+        in every state, and twice; a closed member cannot be started again. If this is cancelled,
+        the member is closed in the background.
         """
         self._closed = True
-        instance = self._instance
-        if instance is None:
-            return
+        if self._closing is None:
+            if self._instance is None:
+                return
+            self._closing = asyncio.create_task(self._close(self._instance))
+        # A close that is cancelled goes on: half of it would leave tasks and connections behind.
+        await asyncio.shield(self._closing)
+
+    async def _close(self, instance: ClientInstance) -> None:
         try:
             await self._leave(instance)
         finally:
@@ -97,13 +105,16 @@ class GroupMember(ABC):
     async def _leave(self, instance: ClientInstance) -> None:
         """Stop the background work and unregister the group from the brokers."""
 
+    def check_open(self) -> None:
+        """Raise ClientStateError unless the member is started and not closed."""
+        self._open()
+
     def _open(self) -> ClientInstance:
         if self._instance is None:
             if self._closed:
                 raise self._closed_error()
             raise NotStartedError(
-                f"the {type(self).__name__} of {self.group} is not started;"
-                " use async with, or await start()"
+                f"the {type(self).__name__} of {self.group} is not started; use it in a with block"
             )
         return self._instance
 
