@@ -61,7 +61,9 @@ def besiege(
     with ExitStack() as peers:
         for count in range(PEERS):
             address = server.address[0], ports[count % len(ports)]
-            peer = peers.enter_context(socket.create_connection(address))
+            peer = peers.enter_context(socket.socket())
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # The kernel keeps little.
+            peer.connect(address)
             peer.setblocking(False)
             with suppress(BlockingIOError):
                 peer.send(frames)
@@ -74,6 +76,12 @@ def besiege(
     is_served()
 
 
+def get_entry(index: int) -> RemotingCommand:
+    """A request for an entry at the port of a DLedger member."""
+    request = GetEntriesRequest(begin_index=index, group="broker-a", remote_id="n0")
+    return RemotingCommand.request(request.CODE, body=encode(request))
+
+
 @pytest.mark.parametrize("port", ["clients", "dledger"])
 def test_honest_clients_are_served_beside_300_peers_that_do_not_read(
     tmp_path: Path, port: str
@@ -81,14 +89,21 @@ def test_honest_clients_are_served_beside_300_peers_that_do_not_read(
     with running_broker(tmp_path, **GROUP_OF_ONE) as (target, client, free):
         for _ in range(4):
             assert client.call(send_request("Unread", 0, [BODY])).code == ResponseCode.SUCCESS
-        get = GetEntriesRequest(begin_index=0, group="broker-a", remote_id="n0")
+        assert client.call(send_request("Small", 0, [b"small"])).code == ResponseCode.SUCCESS
         requests = {
             "clients": ([target.address[1], target.address[1] - 2], pull_request("Unread")),
-            "dledger": ([free], RemotingCommand.request(get.CODE, body=encode(get))),
+            "dledger": ([free], get_entry(0)),
         }
         ports, request = requests[port]
         frames = encode_command(request) * REQUESTS
-        besiege(target, ports, frames, lambda: is_served(target, client), UNREAD_MAX)
+        with connect_when_ready(f"{target.address[0]}:{free}") as reader:
+
+            def all_are_served() -> None:
+                is_served(target, client)
+                small = reader.call(get_entry(4))
+                assert b'"code":200' in small.body and b'"index":4' in small.body, small
+
+            besiege(target, ports, frames, all_are_served, UNREAD_MAX)
 
 
 def test_honest_clients_are_served_beside_300_slaves_that_do_not_read(tmp_path: Path) -> None:

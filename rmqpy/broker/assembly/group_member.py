@@ -60,7 +60,8 @@ class PeerPort:
         return None
 
     def turn_ended(self) -> None:
-        """Do nothing, because the driver carries out everything in ``handle``."""
+        if self.driver is not None:
+            self.driver.turn_ended()
 
     def channel_closed(self, channel: Channel) -> None:
         if self.driver is not None:

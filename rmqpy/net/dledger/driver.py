@@ -254,7 +254,7 @@ class DLedgerDriver:
         rest: Sequence[RemotingCommand] = ()
         if self.carrier.is_over or self.is_paused:
             return rest
-        if commands and self.peers.replies.must_wait(commands[0]):
+        if commands and self.peers.replies.must_wait(channel, commands[0]):
             return commands
         self._busy = True
         try:
@@ -263,7 +263,7 @@ class DLedgerDriver:
             for number, command in enumerate(commands, 1):
                 if self._push_fast_path.take(channel, command) or command.is_response:
                     continue
-                if self.peers.replies.must_wait(command):
+                if self.peers.replies.must_wait(channel, command):
                     rest = commands[number - 1 :]
                     break
                 if not self.carrier.finish():

@@ -293,6 +293,7 @@ class PeerTransport:
 
     def channel_closed(self, channel: Channel) -> None:
         self.admission.closed(channel)
+        self.replies.channel_closed(channel)
 
     def _queue_ends(self, command: RemotingCommand) -> bytes:
         ends = self.queue_ends()

@@ -37,8 +37,11 @@ WRITE_AT: Final = 256 * 1024
 
 ENTRIES_PER_TURN: Final = 512 * 1024
 """The size of the replies with entries, in bytes, after which further requests for entries wait for
-the next turn, whichever connections they are from. Encoding them takes some 4 ms.
+the next turn. Encoding them takes some 4 ms. Connections that have received little count apart from
+the others, so that one that asks now and then does not wait for hundreds that read a whole log.
 """
+
+LITTLE: Final = 256 * 1024
 
 _STRANGERS: Final = (_CODE.UNKNOWN_MEMBER, _CODE.UNKNOWN_GROUP, _CODE.UNEXPECTED_MEMBER)
 
@@ -68,7 +71,16 @@ class PeerReplies:
     _replies: dict[Channel, list[bytes]] = field(factory=dict)
     _reply_bytes: int = 0
     _entry_bytes: int = 0
-    """The size of the replies with entries in this turn."""
+    """The size of the replies with entries in this turn, to connections that received many."""
+
+    _little_bytes: int = 0
+    """The size of those to the others."""
+
+    _received_bytes: dict[Channel, int] = field(factory=dict)
+    """The size of the replies with entries on each connection, since requests had to wait."""
+
+    _waits: bool = False
+    """Whether a request had to wait in this turn."""
 
     def expect(self, channel: Channel, command: RemotingCommand, request: Request) -> Received:
         """Return a request for the core, which will be answered with its ticket."""
@@ -96,18 +108,40 @@ class PeerReplies:
             )
         frame = _answer(pending.command, reply.response)
         if isinstance(pending.request, GetEntriesRequest):
-            self._entry_bytes += len(frame)
+            self._count(pending.channel, len(frame))
         self.write(pending.channel, frame)
 
-    def must_wait(self, command: RemotingCommand) -> bool:
+    def must_wait(self, channel: Channel, command: RemotingCommand) -> bool:
         """Return whether a request must wait for the next turn, so that the requests of others do
         not wait for the entries of this one.
         """
-        return command.code == GetEntriesRequest.CODE and self._entry_bytes >= ENTRIES_PER_TURN
+        if command.code != GetEntriesRequest.CODE:
+            return False
+        spent = self._little_bytes if self._has_little(channel) else self._entry_bytes
+        waits = spent >= ENTRIES_PER_TURN
+        self._waits = self._waits or waits
+        return waits
 
     def turn_ended(self) -> None:
         """Allow further replies with entries."""
-        self._entry_bytes = 0
+        if not self._waits:
+            self._received_bytes.clear()
+        self._waits = False
+        self._entry_bytes = self._little_bytes = 0
+
+    def channel_closed(self, channel: Channel) -> None:
+        self._received_bytes.pop(channel, None)
+
+    def _has_little(self, channel: Channel) -> bool:
+        return self._received_bytes.get(channel, 0) < LITTLE
+
+    def _count(self, channel: Channel, size: int) -> None:
+        """Count a reply with entries."""
+        if self._has_little(channel):
+            self._little_bytes += size
+        else:
+            self._entry_bytes += size
+        self._received_bytes[channel] = self._received_bytes.get(channel, 0) + size
 
     def has_large_reply(self, received: Received | None) -> bool:
         """Return whether the replies so far, or the one to ``received``, may be so large that they
