@@ -37,6 +37,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "rehearse": ("rehearse",),
     "pipeline": ("pipeline",),
     "why": ("why", "where"),
+    "console": ("console",),
     "completion": ("completion",),
 }
 """The modules of this package, each with the commands that it adds."""

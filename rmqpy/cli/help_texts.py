@@ -38,6 +38,11 @@ HELP = {
     "namesrv": _help("namesrv", "namesrv -c namesrv.conf --set listenPort=9876"),
     "broker": _help("broker -c broker.conf -n 127.0.0.1:9876", "broker -c broker.conf -p"),
     "dev": _help("dev", "dev --group 3 --topic Orders:8 --set flushDiskType=SYNC_FLUSH"),
+    "console": _help(
+        "console -n 127.0.0.1:9876",
+        "console -n 10.0.0.1:9876 --host 0.0.0.0 --token-file token --certificate c.pem",
+        "console -n 127.0.0.1:9876 --port 8081 --allow-writes",
+    ),
     "demo": _help("demo", f"demo --store {DIR} --keep demo", no="a step did not succeed"),
     "store": _help(f"store inspect {DIR}", f"store fsck {DIR}", no="damage was found"),
     "store inspect": _help(f"store inspect {DIR}", f"store inspect {DIR} --format json"),

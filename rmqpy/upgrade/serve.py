@@ -15,13 +15,20 @@ import asyncio
 import hmac
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from ipaddress import ip_address
 from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 from attrs import define, field
 
 from rmqpy.model.errors import RmqError
+from rmqpy.upgrade.bounded_http import (
+    BoundedConnection,
+    bounded_server,
+    expect,
+    is_loopback,
+    tls_of,
+    url_of,
+)
 from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, LocalReplica
 from rmqpy.upgrade.checks.requests import ReplicaRequests
 from rmqpy.upgrade.link.connections import AGENT_PATH, TOKEN_HEADER
@@ -40,8 +47,6 @@ READ_ONLY = (
     "found a directory that is served to be read only, expected one that may be changed; restart"
     " rmqpy upgrade serve there with --drive -c broker.conf, or reach the host over ssh://"
 )
-HEAD_SECONDS = 20.0
-"""The time that a client has for its request, and for TLS before it."""
 SEND_SECONDS = 60.0
 """The time that a client has for each piece of an answer."""
 PIECE_BYTES = 256 << 10
@@ -59,7 +64,7 @@ class TokenAuth:
 
     def check(self, *, driven: bool = False) -> None:
         """Raise RmqError if anyone could read the store, or change it if it is ``driven``."""
-        if _is_loopback(self.host) and not self.token and not driven:
+        if is_loopback(self.host) and not self.token and not driven:
             return
         if len(self.token) < TOKEN_BYTES_MIN or self.certificate is None:
             raise RmqError(
@@ -69,63 +74,7 @@ class TokenAuth:
             )
 
     def tls(self) -> ssl.SSLContext | None:
-        if self.certificate is None:
-            return None
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-        except ssl.SSLError as error:
-            raise RmqError(
-                f"{self.certificate}: found no certificate with its key ({error.reason}), expected"
-                " both in PEM; give them with --certificate and --key"
-            ) from None
-        return context
-
-
-class _Connection(web.RequestHandler):
-    """A connection that is aborted if the client does not do the next thing in time."""
-
-    upgraded: asyncio.StreamReader | None = None
-    """What receives the data of a connection that is no longer HTTP."""
-    _timer: asyncio.TimerHandle | None = None
-
-    def data_received(self, data: bytes) -> None:
-        if self.upgraded is None:
-            super().data_received(data)
-        else:
-            self.upgraded.feed_data(data)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.expect(HEAD_SECONDS)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.expect(None)
-        if self.upgraded is not None:
-            self.upgraded.feed_eof()
-        super().connection_lost(exc)
-
-    def expect(self, seconds: float | None) -> None:
-        """Allow the client this time from now on; None while it waits for the server."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if seconds is not None and isinstance(self.transport, asyncio.Transport):
-            self._timer = self._loop.call_later(seconds, self.transport.abort)
-
-
-class _TooMany(asyncio.Protocol):
-    """A connection above the limit."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.abort()
-
-
-def expect(request: web.Request, seconds: float | None) -> None:
-    """Allow the client of a request this time for what it does next."""
-    if isinstance(request.protocol, _Connection):
-        request.protocol.expect(seconds)
+        return tls_of(self.certificate, self.key)
 
 
 def application(
@@ -151,7 +100,7 @@ def application(
             return _refusal(request, 403, READ_ONLY)
         if agents.locked():
             return _refusal(request, 503, f"found {AGENTS_MAX} connections that drive, expected 1")
-        assert isinstance(request.protocol, _Connection)
+        assert isinstance(request.protocol, BoundedConnection)
         request.protocol.upgraded = asyncio.StreamReader()
         async with agents:
             return await relay(request, request.protocol.upgraded, agent)
@@ -217,25 +166,10 @@ async def _run(
 ) -> None:
     runner = web.AppRunner(application(replica, auth.token, agent), access_log=None)
     await runner.setup()
-    loop, requests = asyncio.get_running_loop(), runner.server
-    assert requests is not None
-
-    def connection() -> asyncio.Protocol:
-        if len(requests.connections) >= CONNECTIONS_MAX:
-            return _TooMany()
-        return _Connection(requests, loop=loop, lingering_time=0.0, read_bufsize=1 << 16)
-
     tls = auth.tls()
-    server = await loop.create_server(
-        connection,
-        auth.host,
-        auth.port,
-        ssl=tls,
-        ssl_handshake_timeout=HEAD_SECONDS if tls else None,
-    )
+    server = await bounded_server(runner, (auth.host, auth.port), tls, CONNECTIONS_MAX)
     try:
-        host, port = server.sockets[0].getsockname()[:2]
-        ready(f"{'https' if tls else 'http'}://{host}:{port}")
+        ready(url_of(server, is_tls=tls is not None))
         await asyncio.Event().wait()
     finally:
         server.close()
@@ -291,10 +225,3 @@ async def _pieces_of(body: bytes) -> Pieces:
     view = memoryview(body)
     for at in range(0, len(view), PIECE_BYTES):
         yield view[at : at + PIECE_BYTES]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

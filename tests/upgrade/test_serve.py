@@ -20,6 +20,7 @@ from rmqpy.upgrade.checks.replica import ANSWER_BYTES_MAX, LocalReplica, RemoteR
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
 serve = pytest.importorskip("rmqpy.upgrade.serve", reason="rmqpy[upgrade] is not installed")
+bounded_http = pytest.importorskip("rmqpy.upgrade.bounded_http")
 
 FILE = f"commitlog/{0:020d}"
 LARGE_BYTES = 16 << 20
@@ -157,7 +158,7 @@ async def test_connections_are_bounded(store: Path) -> None:
 async def test_a_client_that_does_not_ask_is_closed(
     store: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.01)
+    monkeypatch.setattr(bounded_http, "HEAD_SECONDS", 0.01)
     async with served(store) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with contextlib.suppress(ConnectionError):
@@ -183,14 +184,14 @@ async def test_a_client_that_does_not_read_is_closed_and_holds_one_piece(
     async with served(store) as port:
         loop = asyncio.get_running_loop()
         closed = loop.create_future()
-        aborted = serve._Connection.connection_lost
+        aborted = bounded_http.BoundedConnection.connection_lost
 
         def lost(connection: object, error: BaseException | None) -> None:
             aborted(connection, error)
             if not closed.done():
                 closed.set_result(None)
 
-        monkeypatch.setattr(serve._Connection, "connection_lost", lost)
+        monkeypatch.setattr(bounded_http.BoundedConnection, "connection_lost", lost)
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
         target = f"/v1/range?path={FILE}&start=0&end={LARGE_BYTES}"
         writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -1,0 +1,1 @@
+"""Polling brokers and name servers, once for all viewers."""

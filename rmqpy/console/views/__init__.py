@@ -1,0 +1,1 @@
+"""The content of each screen, computed from facts without I/O."""

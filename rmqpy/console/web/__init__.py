@@ -1,0 +1,1 @@
+"""The pages over HTTP: handlers, sessions, and the protection of both."""

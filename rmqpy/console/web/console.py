@@ -1,0 +1,89 @@
+"""The application: the routes of all screens, and the server around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from aiohttp import web
+from attrs import define
+
+from rmqpy.admin.api import Admin
+from rmqpy.client.core.instance import ClientInstance, ClientSettings
+from rmqpy.console.collecting.collector import Collector
+from rmqpy.console.web.entrance import EntrancePages
+from rmqpy.console.web.event_stream import EventStream
+from rmqpy.console.web.guard import Guard, Listening
+from rmqpy.console.web.overview_pages import OverviewPages
+from rmqpy.console.web.rendering import ASSETS, Renderer
+from rmqpy.console.web.sessions import SessionTable
+from rmqpy.model.clock import Clock
+from rmqpy.upgrade.bounded_http import bounded_server, url_of
+
+__all__ = ["ConsoleOptions", "application", "serve_console"]
+
+CONNECTIONS_MAX: Final = 256
+BODY_BYTES_MAX: Final = 6 << 20
+"""A form with a test message of 4 MiB, with room for its encoding."""
+ASSET_AGE_SECONDS: Final = 3600
+
+
+class Screen(Protocol):
+    """A group of pages."""
+
+    def routes(self) -> Sequence[web.RouteDef]: ...
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class ConsoleOptions:
+    """What a console shows and who may do what with it."""
+
+    cluster: ClientSettings
+    listening: Listening
+    allow_writes: bool = False
+
+
+def application(collector: Collector, options: ConsoleOptions, clock: Clock) -> web.Application:
+    """Return the application, whose collector the caller runs."""
+    listening = options.listening
+    sessions = SessionTable(clock)
+    guard = Guard(listening, sessions)
+    render = Renderer(
+        sessions, writes=options.allow_writes, secure=listening.certificate is not None
+    )
+    screens: list[Screen] = [
+        EntrancePages(guard, sessions, render),
+        OverviewPages(collector, render),
+        EventStream(collector),
+    ]
+    app = web.Application(middlewares=[guard.middleware()], client_max_size=BODY_BYTES_MAX)
+    app.router.add_static("/static/", ASSETS)
+    for screen in screens:
+        app.router.add_routes(screen.routes())
+    return app
+
+
+def serve_console(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; call ``ready`` with the URL once the console listens."""
+    options.listening.check()
+    asyncio.run(_serve(options, ready))
+
+
+async def _serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
+    instance = await ClientInstance.open(options.cluster)
+    admin = Admin(instance, options.cluster.name_servers)
+    collector = Collector(admin, instance.clock)
+    app = application(collector, options, instance.clock)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    listening, tls = options.listening, options.listening.tls()
+    server = await bounded_server(runner, (listening.host, listening.port), tls, CONNECTIONS_MAX)
+    try:
+        async with collector.running():
+            ready(url_of(server, is_tls=tls is not None))
+            await asyncio.Event().wait()
+    finally:
+        server.close()
+        await runner.cleanup()
+        await instance.close()

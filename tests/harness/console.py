@@ -1,0 +1,114 @@
+"""A console in the test's loop: its pages over HTTP, and brokers that only count and answer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from attrs import define, field
+
+from rmqpy.client.core.instance import ClientSettings
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkError, RequestRejectedError
+from rmqpy.remoting.bodies import BrokerData, ClusterInfo
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.command_header import CommandHeader
+
+if TYPE_CHECKING:
+    from aiohttp.test_utils import TestClient
+
+    from rmqpy.console.collecting.collector import Collector
+
+test_utils = pytest.importorskip("aiohttp.test_utils", reason="rmqpy[console] is not installed")
+console = pytest.importorskip("rmqpy.console.web.console", reason="rmqpy[console] is not installed")
+collecting = pytest.importorskip("rmqpy.console.collecting.collector")
+guard = pytest.importorskip("rmqpy.console.web.guard")
+
+CSRF = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+@define
+class SetClock:
+    """A clock that a test sets."""
+
+    time_ms: int = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+
+@define
+class CountedBrokers:
+    """What :class:`rmqpy.admin.api.Admin` would return for brokers that a test describes.
+
+    ``brokers`` is the address of each by (name, id), ``infos`` the runtime information by address;
+    a broker without one does not answer. ``requests`` counts all calls by their names.
+    """
+
+    brokers: dict[tuple[str, int], str]
+    infos: dict[str, dict[str, str]] = field(factory=dict)
+    settings: dict[str, dict[str, str]] = field(factory=dict)
+    statuses: dict[str, bytes] = field(factory=dict)
+    cluster: str = "DefaultCluster"
+    is_namesrv_up: bool = True
+    requests: Counter[str] = field(factory=Counter)
+
+    async def cluster_info(self) -> ClusterInfo:
+        self.requests["cluster_info"] += 1
+        if not self.is_namesrv_up:
+            raise NetworkError("no name server answers")
+        table: dict[str, BrokerData] = {}
+        for (name, broker_id), address in self.brokers.items():
+            data = table.setdefault(name, BrokerData(self.cluster, name, {}))
+            data.broker_addrs[broker_id] = address
+        return ClusterInfo(table, {self.cluster: list(table)})
+
+    async def runtime_info(self, address: str) -> Mapping[str, str]:
+        self.requests["runtime_info"] += 1
+        if address not in self.infos:
+            raise NetworkError(f"{address}: connection refused")
+        return self.infos[address]
+
+    async def broker_config(self, address: str) -> Mapping[str, str]:
+        self.requests["broker_config"] += 1
+        return self.settings.get(address, {})
+
+    async def call(
+        self,
+        address: str,
+        code: RequestCode,
+        header: CommandHeader | None = None,
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        self.requests[code.name] += 1
+        if code is RequestCode.RMQPY_DLEDGER_STATUS and address in self.statuses:
+            return RemotingCommand(code=0, body=self.statuses[address])
+        raise RequestRejectedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+
+@asynccontextmanager
+async def browsing(collector: Collector, **given: Any) -> AsyncIterator[TestClient[Any, Any]]:
+    """Serve the console of a collector, which is not polled, and yield a client."""
+    listening = guard.Listening(**{k: v for k, v in given.items() if k != "allow_writes"})
+    options = console.ConsoleOptions(
+        cluster=ClientSettings(name_servers="127.0.0.1:1"),
+        listening=listening,
+        allow_writes=bool(given.get("allow_writes")),
+    )
+    app = console.application(collector, options, collector.clock)
+    async with test_utils.TestClient(test_utils.TestServer(app)) as client:
+        yield client
+
+
+def csrf_of(page: str) -> str:
+    """Return the form token of a page."""
+    found = CSRF.search(page)
+    assert found is not None
+    return found[1]
