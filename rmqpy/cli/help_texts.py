@@ -52,6 +52,11 @@ HELP = {
         f"store fsck {DIR} --quarantine",
         no="damage was found, or a repair was only shown",
     ),
+    "store map": _help(
+        f"store map {DIR} --html map.html",
+        "store map /mnt/n0 /mnt/n1 /mnt/n2 --html map.html",
+        f"store map {DIR} --serve --port 8081",
+    ),
     "store dump": _help(
         f"store dump {DIR} --topic Orders --queue 0 --from 10 --to 20",
         f"store dump {DIR} --key order-7 --body none",

@@ -16,6 +16,7 @@ from rmqpy.cli.parsing import (
     add_format_option,
     add_log_options,
 )
+from rmqpy.cli.store_map import add_map
 from rmqpy.cli.terminal import show
 from rmqpy.config.loading import StoreSettings, load_store_settings
 from rmqpy.model.errors import RmqError
@@ -64,6 +65,8 @@ def add_commands(commands: Commands) -> None:
     )
     add_log_options(fsck)
     fsck.set_defaults(command=_fsck)
+
+    add_map(verbs)
 
     dump = verbs.add_parser("dump", help="print messages as JSON lines, in the order of the log")
     _directory_options(dump)

@@ -44,7 +44,7 @@ def test_bash_completes_commands_options_choices_and_files(
     (tmp_path / "store-n0").mkdir()
     cases = {
         "rmqpy sto": ["store"],
-        "rmqpy store ": ["inspect", "fsck", "dump", "-h", "--help"],
+        "rmqpy store ": ["inspect", "fsck", "map", "dump", "-h", "--help"],
         "rmqpy why not": ["not-deleted"],
         "rmqpy why --log-json slow": ["slow-start"],
         "rmqpy store fsck --form": ["--format"],
