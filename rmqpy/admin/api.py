@@ -330,6 +330,11 @@ class Admin:
         response = await self.call(address, RequestCode.GET_BROKER_CONFIG)
         return _settings(address, response.body)
 
+    async def elections(self, address: str) -> bytes:
+        """Return the record of elections of a member of rmqpy as JSON. Java answers with code 3."""
+        response = await self.call(address, RequestCode.RMQPY_ELECTIONS)
+        return response.body
+
     async def update_broker_config(self, address: str, changes: Mapping[str, str]) -> None:
         body = format_properties(changes).encode()
         await self.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)

@@ -129,6 +129,7 @@ class RequestCode(IntEnum):
     RMQPY_SWITCH = 71007
     RMQPY_PUSH_RUN = 71008
     RMQPY_LEAVE = 71009
+    RMQPY_ELECTIONS = 71010
 
 
 class ResponseCode(IntEnum):

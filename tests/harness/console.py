@@ -56,6 +56,7 @@ class CountedBrokers:
     infos: dict[str, dict[str, str]] = field(factory=dict)
     settings: dict[str, dict[str, str]] = field(factory=dict)
     statuses: dict[str, bytes] = field(factory=dict)
+    records: dict[str, bytes] = field(factory=dict)
     cluster: str = "DefaultCluster"
     is_namesrv_up: bool = True
     requests: Counter[str] = field(factory=Counter)
@@ -80,6 +81,12 @@ class CountedBrokers:
         self.requests["broker_config"] += 1
         return self.settings.get(address, {})
 
+    async def elections(self, address: str) -> bytes:
+        self.requests["elections"] += 1
+        if address not in self.records:
+            raise RequestRejectedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+        return self.records[address]
+
     async def call(
         self,
         address: str,
@@ -94,7 +101,9 @@ class CountedBrokers:
 
 
 @asynccontextmanager
-async def browsing(collector: Collector, **given: Any) -> AsyncIterator[TestClient[Any, Any]]:
+async def browsing(
+    collector: Collector, consumer: Any = None, **given: Any
+) -> AsyncIterator[TestClient[Any, Any]]:
     """Serve the console of a collector, which is not polled, and yield a client."""
     listening = guard.Listening(**{k: v for k, v in given.items() if k != "allow_writes"})
     options = console.ConsoleOptions(
@@ -102,7 +111,7 @@ async def browsing(collector: Collector, **given: Any) -> AsyncIterator[TestClie
         listening=listening,
         allow_writes=bool(given.get("allow_writes")),
     )
-    app = console.application(collector, options, collector.clock)
+    app = console.application(collector, consumer, options, collector.clock)
     async with test_utils.TestClient(test_utils.TestServer(app)) as client:
         yield client
 

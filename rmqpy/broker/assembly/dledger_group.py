@@ -94,7 +94,12 @@ def start_dledger_member(
         ),
     )
     status = GroupStatusProcessor(driver)
-    broker.server.register_handlers({RequestCode.RMQPY_DLEDGER_STATUS: status.answer})
+    broker.server.register_handlers(
+        {
+            RequestCode.RMQPY_DLEDGER_STATUS: status.answer,
+            RequestCode.RMQPY_ELECTIONS: status.elections,
+        }
+    )
     return driver
 
 

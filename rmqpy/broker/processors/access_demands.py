@@ -104,6 +104,7 @@ ADMINISTRATION: Final = (
     RequestCode.RMQPY_CHANGE_ROLE,
     RequestCode.RMQPY_SWITCH,
     RequestCode.RMQPY_LEAVE,
+    RequestCode.RMQPY_ELECTIONS,
 )
 """Codes for settings, tables, and the data of other clients: for administrators."""
 

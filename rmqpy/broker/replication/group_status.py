@@ -7,6 +7,9 @@ follow (null if it can do both); ``peers``: one object per member with ``id``,
 ``address``, ``handshake`` (unknown, verified, java or refused) and ``reason``, and from a leader
 ``state``, ``match``, ``next`` and ``lag`` of each follower; ``events``: the last role changes and
 their reasons, oldest first, with ``time_ms``.
+
+The answer to ``RMQPY_ELECTIONS`` is JSON, too: ``group``, ``self``, and ``events``, the record of
+elections that the member has seen (:mod:`rmqpy.net.dledger.election_record`), oldest first.
 """
 
 from __future__ import annotations
@@ -53,10 +56,20 @@ def _peer(driver: DLedgerDriver, name: str) -> dict[str, object]:
 
 
 class GroupStatusProcessor:
-    """The processor of requests for the status of the member."""
+    """The processor of requests for the status of the member, and for its record of elections."""
 
     def __init__(self, driver: DLedgerDriver) -> None:
         self._driver = driver
 
     def answer(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response_to(request, body=dumps(status_of(self._driver)))
+
+    def elections(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Answer with the record of elections."""
+        membership = self._driver.membership
+        body = {
+            "group": membership.group,
+            "self": membership.self_id,
+            "events": [each.as_json() for each in self._driver.elections.events()],
+        }
+        return RemotingCommand.response_to(request, body=dumps(body))

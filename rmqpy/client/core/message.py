@@ -274,22 +274,34 @@ def inflated_body(body: bytes, sys_flag: int) -> bytes:
     """
     if not sys_flag & COMPRESSED:
         return body
+    inflated, is_whole = inflated_start(body, sys_flag, INFLATED_BODY_BYTES_MAX)
+    if not is_whole:
+        raise RemoteProtocolError(
+            f"the compressed body inflates to more than {INFLATED_BODY_BYTES_MAX} bytes"
+        )
+    return inflated
+
+
+def inflated_start(body: bytes, sys_flag: int, limit: int) -> tuple[bytes, bool]:
+    """Return up to ``limit`` bytes of a body as it was sent, and whether that is all of it. Raises
+    RemoteProtocolError as :func:`inflated_body`.
+    """
+    if not sys_flag & COMPRESSED:
+        return body[:limit], len(body) <= limit
     kind = sys_flag & COMPRESSION_TYPE_MASK
     if kind not in (0, COMPRESSION_ZLIB):
         name = {0x100: "LZ4", 0x200: "ZSTD"}.get(kind, f"an unknown type, {kind >> 8}")
         raise RemoteProtocolError(f"the body is compressed with {name}; only ZLIB can be read")
     inflater = zlib.decompressobj()
     try:
-        inflated = inflater.decompress(body, INFLATED_BODY_BYTES_MAX)
+        inflated = inflater.decompress(body, limit)
     except zlib.error as error:
         raise RemoteProtocolError(f"the compressed body cannot be inflated: {error}") from error
     if inflater.unconsumed_tail:
-        raise RemoteProtocolError(
-            f"the compressed body inflates to more than {INFLATED_BODY_BYTES_MAX} bytes"
-        )
-    if not inflater.eof:
+        return inflated, False
+    if not inflater.eof and len(inflated) < limit:
         raise RemoteProtocolError("the compressed body is truncated")
-    return inflated
+    return inflated, inflater.eof
 
 
 # ------------------------------------------------------------------------------ addresses

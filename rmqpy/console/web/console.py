@@ -11,14 +11,20 @@ from attrs import define
 
 from rmqpy.admin.api import Admin
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
+from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.console.collecting.collector import Collector
+from rmqpy.console.collecting.election_reader import ElectionReader
+from rmqpy.console.collecting.topic_reader import TopicReader
 from rmqpy.console.web.entrance import EntrancePages
 from rmqpy.console.web.event_stream import EventStream
 from rmqpy.console.web.guard import Guard, Listening
 from rmqpy.console.web.overview_pages import OverviewPages
 from rmqpy.console.web.rendering import ASSETS, Renderer
+from rmqpy.console.web.replication_pages import ReplicationPages
 from rmqpy.console.web.sessions import SessionTable
+from rmqpy.console.web.topic_pages import TopicPages
 from rmqpy.model.clock import Clock
+from rmqpy.model.names import TOOLS_GROUP
 from rmqpy.upgrade.bounded_http import bounded_server, url_of
 
 __all__ = ["ConsoleOptions", "application", "serve_console"]
@@ -44,18 +50,23 @@ class ConsoleOptions:
     allow_writes: bool = False
 
 
-def application(collector: Collector, options: ConsoleOptions, clock: Clock) -> web.Application:
-    """Return the application, whose collector the caller runs."""
+def application(
+    collector: Collector, consumer: PullConsumer, options: ConsoleOptions, clock: Clock
+) -> web.Application:
+    """Return the application; the caller runs its collector and the consumer."""
     listening = options.listening
     sessions = SessionTable(clock)
     guard = Guard(listening, sessions)
     render = Renderer(
         sessions, writes=options.allow_writes, secure=listening.certificate is not None
     )
+    streams = EventStream(collector)
     screens: list[Screen] = [
         EntrancePages(guard, sessions, render),
         OverviewPages(collector, render),
-        EventStream(collector),
+        streams,
+        TopicPages(TopicReader(collector, consumer), streams, render),
+        ReplicationPages(collector, ElectionReader(collector), render),
     ]
     app = web.Application(middlewares=[guard.middleware()], client_max_size=BODY_BYTES_MAX)
     app.router.add_static("/static/", ASSETS)
@@ -74,16 +85,19 @@ async def _serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
     instance = await ClientInstance.open(options.cluster)
     admin = Admin(instance, options.cluster.name_servers)
     collector = Collector(admin, instance.clock)
-    app = application(collector, options, instance.clock)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
     listening, tls = options.listening, options.listening.tls()
-    server = await bounded_server(runner, (listening.host, listening.port), tls, CONNECTIONS_MAX)
     try:
-        async with collector.running():
-            ready(url_of(server, is_tls=tls is not None))
-            await asyncio.Event().wait()
+        async with PullConsumer(TOOLS_GROUP, instance=instance) as consumer, collector.running():
+            app = application(collector, consumer, options, instance.clock)
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+            await runner.setup()
+            address = listening.host, listening.port
+            server = await bounded_server(runner, address, tls, CONNECTIONS_MAX)
+            try:
+                ready(url_of(server, is_tls=tls is not None))
+                await asyncio.Event().wait()
+            finally:
+                server.close()
+                await runner.cleanup()
     finally:
-        server.close()
-        await runner.cleanup()
         await instance.close()

@@ -29,13 +29,19 @@ class EventStream:
         return [web.get("/events", self.events)]
 
     async def events(self, request: web.Request) -> web.StreamResponse:
+        return await self.send(request, self._ticks())
+
+    async def send(
+        self, request: web.Request, events: AsyncIterator[tuple[str, str]]
+    ) -> web.StreamResponse:
+        """Send events to a page, unless too many pages receive events already."""
         if self._open_count >= STREAMS_MAX:
             raise web.HTTPServiceUnavailable(
                 text=f"found {STREAMS_MAX} pages with live data, expected fewer; close some"
             )
         self._open_count += 1
         try:
-            return await send_events(request, self._ticks())
+            return await send_events(request, events)
         finally:
             self._open_count -= 1
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from rmqpy.console.views.messages import shown
 from rmqpy.console.web.guard import session_of
 from rmqpy.console.web.sessions import COOKIE, SessionTable
 from rmqpy.model.text import format_bytes, format_duration
@@ -74,6 +75,7 @@ def environment() -> Environment:
         "count": lambda number: "" if number is None else f"{number:,}",
         "rate": _rate,
         "moment": _moment,
+        "shown": shown,
         "percent": lambda ratio: "" if ratio is None else f"{ratio:.0%}",
     }
     return found

@@ -49,6 +49,7 @@ from rmqpy.model.clock import Timer
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.net.dledger.context import DriverDependencies
+from rmqpy.net.dledger.election_record import ElectionRecord
 from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.net.dledger.push_fast_path import PushFastPath
 from rmqpy.net.dledger.ready_processor import ReadyProcessor
@@ -119,8 +120,14 @@ class DLedgerDriver:
             deps.is_open,
         )
         self._push_fast_path = PushFastPath(self.node, self.entries, self.peers)
+        self.elections = ElectionRecord(deps.scheduler)
         self.carrier = ReadyProcessor(
-            deps, self.node, self.peers, self._push_fast_path.receipts, self._note
+            deps,
+            self.node,
+            self.peers,
+            self._push_fast_path.receipts,
+            self._note,
+            self.elections,
         )
         self._inbox: list[Answered] = []
         self._timers: dict[str, Timer] = {}
@@ -270,6 +277,7 @@ class DLedgerDriver:
                     break  # the remaining frames are dropped, because nothing can be written
                 received = self.peers.receive(channel, command)
                 if received is not None:
+                    self.elections.request_came(received)
                     self._step(received)
                 if self.peers.replies.has_large_reply(received) or channel.congested:
                     rest = commands[number:]
@@ -366,6 +374,7 @@ class DLedgerDriver:
         try:
             if self._before_steps():
                 for answer in answers:
+                    self.elections.answer_came(answer)
                     self._step(answer)
         finally:
             self._busy = False
@@ -483,6 +492,7 @@ class DLedgerDriver:
         self.peers.replies.write_all()
 
     def _note(self, text: str) -> None:
+        self.elections.note(self.node.term, text)
         if not self.events or self.events[-1][1] != text:
             self.events.append((self._scheduler.now_ms(), text))
 

@@ -35,6 +35,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex, Term
 from rmqpy.model.message import marker
 from rmqpy.net.dledger.context import DriverDependencies
+from rmqpy.net.dledger.election_record import ElectionRecord
 from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.remoting.channel import Channel
 from rmqpy.store.health import NO_ROOM, Writer
@@ -46,7 +47,8 @@ class ReadyProcessor:
     """The processor of Readies.
 
     ``receipts`` are those of :mod:`rmqpy.net.dledger.push_fast_path`. ``note`` is called with a
-    sentence about each event that operators may want to look up later.
+    sentence about each event that operators may want to look up later, and ``elections`` with each
+    message that may ask for a vote or give one.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ReadyProcessor:
         peers: PeerTransport,
         receipts: list[tuple[Channel, bytes]],
         note: Callable[[str], None],
+        elections: ElectionRecord,
     ) -> None:
         self._deps = deps
         self._store = deps.store
@@ -64,6 +67,7 @@ class ReadyProcessor:
         self._peers = peers
         self._receipts = receipts
         self._note = note
+        self._elections = elections
         self._current: Ready | LedgerIndex | None = None
         """The unfinished Ready, or a committed index if that is its only action."""
         self._steps_done = 0
@@ -203,8 +207,10 @@ class ReadyProcessor:
         """Notify the other members, the readers and the broker."""
         for message in ready.messages:
             if isinstance(message, Reply):
+                self._elections.answered(message)
                 self._peers.replies.reply(message)
             elif not self.stopped:
+                self._elections.asked(message)
                 self._peers.send(message)
         if ready.committed_index is not None:
             self._entries.commit_to(ready.committed_index)

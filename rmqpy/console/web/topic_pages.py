@@ -1,0 +1,154 @@
+"""Topics, their queues, and their messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from html import escape
+
+from aiohttp import web
+from attrs import define
+
+from rmqpy.client.core.message import MessageExt
+from rmqpy.console.collecting.topic_reader import TopicReader
+from rmqpy.console.views.messages import BODY_FORMS, message_view, preview, shown
+from rmqpy.console.views.paging import page_of
+from rmqpy.console.views.topics import topic_row
+from rmqpy.console.web.event_stream import EventStream
+from rmqpy.console.web.rendering import Renderer
+from rmqpy.model.errors import RmqError
+from rmqpy.remoting.bodies import MessageQueue
+
+__all__ = ["TopicPages"]
+
+TAIL_ROWS_MAX = 20
+"""Rows that a live tail shows of one poll and queue; the rest of a busy queue is skipped."""
+INT64_MAX = (1 << 63) - 1
+
+
+@define(slots=True, frozen=True)
+class TopicPages:
+    """``/topics``, ``/topic``, ``/messages``, and ``/message``; names are in the query."""
+
+    reader: TopicReader
+    streams: EventStream
+    render: Renderer
+
+    def routes(self) -> Sequence[web.RouteDef]:
+        return [
+            web.get("/topics", self.topics),
+            web.get("/topic", self.topic),
+            web.get("/messages", self.messages),
+            web.get("/message", self.message),
+            web.get("/tail", self.tail),
+        ]
+
+    async def topics(self, request: web.Request) -> web.StreamResponse:
+        search = request.query.get("search", "")
+        entries = await self.reader.topics()
+        page = page_of(entries, lambda each: each.name, search, number_in(request, "page", 1))
+        figures = await self.reader.figures([each.name for each in page.rows])
+        rows = [topic_row(each, figures[each.name]) for each in page.rows]
+        template = "_topics.html" if "live" in request.query else "topics.html"
+        return self.render.page(request, template, page=page, rows=rows, search=search)
+
+    async def topic(self, request: web.Request) -> web.StreamResponse:
+        name = request.query.get("name", "")
+        queues = (await self.reader.figures([name]))[name]
+        template = "_queues.html" if "live" in request.query else "topic.html"
+        status = 200 if queues else 404
+        return self.render.page(request, template, status=status, name=name, queues=queues)
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        """Browse a queue by offset or time, or search a topic by key, unique id, or offset id."""
+        query = request.query
+        topic, broker = query.get("topic", ""), query.get("broker", "")
+        queue = MessageQueue(topic, broker, number_in(request, "queue", 0))
+        offset, after = number_in(request, "offset", 0), 0
+        found: list[MessageExt] = []
+        error = ""
+        try:
+            if query.get("id"):
+                found = [await self.reader.with_id(query["id"].strip())]
+            elif query.get("key"):
+                found = await self.reader.with_key(topic, query["key"].strip())
+            else:
+                if query.get("time"):
+                    offset = await self.reader.offset_at(queue, _time_of(query["time"]))
+                found, after = await self.reader.page(queue, offset)
+        except RmqError as refusal:
+            error = str(refusal)
+        return self.render.page(
+            request,
+            "messages.html",
+            queue=queue,
+            offset=offset,
+            after=after,
+            found=[(each, preview(each)) for each in found],
+            query=query,
+            error=error,
+        )
+
+    async def message(self, request: web.Request) -> web.StreamResponse:
+        form = request.query.get("as", "auto")
+        form = form if form in BODY_FORMS else "auto"
+        try:
+            message = await self.reader.with_id(request.query.get("id", ""))
+        except RmqError as refusal:
+            return self.render.page(request, "failed.html", status=404, error=str(refusal))
+        view = message_view(message, self.reader.broker_of(message), form)
+        traces = await self.reader.traces(message.msg_id)
+        return self.render.page(request, "message.html", view=view, traces=traces, forms=BODY_FORMS)
+
+    async def tail(self, request: web.Request) -> web.StreamResponse:
+        """Send each new message of a topic as a row."""
+        return await self.streams.send(request, self._rows(request.query.get("topic", "")))
+
+    async def _rows(self, topic: str) -> AsyncIterator[tuple[str, str]]:
+        ends: dict[tuple[str, int], int] = {}
+        while True:
+            queues = (await self.reader.figures([topic]))[topic]
+            for queue in queues:
+                key = queue.broker, queue.queue_id
+                start = max(ends.get(key, queue.end), queue.end - TAIL_ROWS_MAX)
+                ends[key] = queue.end
+                if start < queue.end:
+                    place = MessageQueue(topic, queue.broker, queue.queue_id)
+                    try:
+                        found, _ = await self.reader.page(place, start)
+                    except RmqError:
+                        continue
+                    for message in found:
+                        yield "row", _tail_row(message)
+            await self.streams.collector.changed()
+
+
+def _tail_row(message: MessageExt) -> str:
+    stored = message.stored
+    time = datetime.fromtimestamp(stored.store_timestamp_ms / 1000, UTC)
+    place = f"{stored.queue_id}:{stored.queue_offset}"
+    return (
+        f'<li><span class="mono">{time:%H:%M:%S}</span>'
+        f' <a href="/message?id={message.offset_msg_id}">{place}</a>'
+        f" <b>{escape(shown(message.tags or ''))}</b> {escape(preview(message))}</li>"
+    )
+
+
+def number_in(request: web.Request, name: str, default: int) -> int:
+    """Return a number of the query, or the default if it is none of 64 bits."""
+    text = request.query.get(name, "").strip()
+    if not text.isascii() or not text.isdigit() or len(text) > 19:
+        return default
+    return min(int(text), INT64_MAX)
+
+
+def _time_of(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        raise RmqError(
+            f"found {text[:40]!r}, expected a time in UTC such as 2024-05-31T12:00"
+        ) from None
