@@ -442,13 +442,15 @@ class FastPath:
         next entry.
         """
         assert self._dledger is not None
-        index, proposer = self._staging.state[INDEX], self._dledger.proposer
+        proposer = self._dledger.proposer
         if proposer is not self._proposer or proposer.grants != self._grants:
+            # The member may work first, become the leader, and append an entry of its own.
             proposal, granted = proposer.grant()
             self._proposer, self._grants = proposer, proposer.grants
+            index = self._staging.state[INDEX]
             self.core.entries_left = granted if proposal.first_index == index else 0
             self.core.term = proposal.term
-        return index
+        return self._staging.state[INDEX]
 
     def _propose(self, before: int) -> None:
         """Propose the entries that C has appended from the grant."""

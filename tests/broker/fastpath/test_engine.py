@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from attrs import evolve
-from harness.fastpath import PULL_FIELDS, SEND_FIELDS, BrokerPair, MakeBrokerPair
+from attrs import define, evolve
+from harness.fastpath import PULL_FIELDS, SEND_FIELDS, BrokerPair, MakeBrokerPair, SingleMember
 
 from rmqpy.broker.services.flush import COMPANY_MS
+from rmqpy.codec.message import encode_message
 from rmqpy.config.keys import FlushDiskType
+from rmqpy.dledger.node import Proposal
+from rmqpy.model.message import marker
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import decode_command, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
@@ -378,3 +381,43 @@ def test_units_that_c_has_written_are_flushed(pair: MakeBrokerPair, cleared: boo
         store.flush_tracker.queues_flushed(task)
         assert queue.take_sync() is None
     assert fast.handed_back[310] < 150, "C has stored messages"
+
+
+@define
+class NewLeader(SingleMember):
+    """A member that becomes the leader while it is asked for a grant, and appends its marker."""
+
+    marked: bool = False
+
+    def grant(self) -> tuple[Proposal, int]:
+        if not self.marked:
+            self.marked = True
+            proposal, _ = SingleMember.grant(self)
+            self.proposed += 1
+            record = bytearray(encode_message(marker("", (bytes([127, 0, 0, 1]), 1), 1)))
+            self.entries.append(proposal.term, proposal.first_index, [record], 1)
+        return SingleMember.grant(self)
+
+
+def test_a_marker_that_is_appended_during_a_grant_is_not_counted_as_granted(
+    pair: MakeBrokerPair,
+) -> None:
+    """Every later append failed: the member expected it one index further."""
+    _, fast = pair(
+        enable_dledger_commit_log=True,
+        dledger_group="broker-a",
+        dledger_peers="n0-127.0.0.1:40911",
+        dledger_self_id="n0",
+    )
+    fast.connect(("10.0.0.1", 1234))
+    fast.receive(0, _sends(3))
+    fast.end_turn()
+    log = fast.harness.store.opened.dledger
+    assert log is not None and log.entries.end.index == 2
+    log.set_proposer(NewLeader(log.entries, limit=10_000, proposed=2))
+    for _ in range(2):
+        fast.receive(0, _sends(3))
+        fast.end_turn()
+    codes = [decode_command(memoryview(frame)[4:]).code for frame in fast.channels[0].written]
+    assert codes == [0] * 9
+    assert log.entries.end.index == 9, "nine messages and the marker"
