@@ -11,7 +11,12 @@ from collections.abc import Callable
 from attrs import define, field
 
 from rmqpy.broker.assembly.dledger_group import DLedgerDependencies, start_dledger_member
-from rmqpy.broker.assembly.wiring import Broker, BrokerDependencies, build_broker
+from rmqpy.broker.assembly.wiring import (
+    Broker,
+    BrokerDependencies,
+    build_broker,
+    install_fast_path,
+)
 from rmqpy.config.keys import BrokerRole, FlushDiskType
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -26,6 +31,7 @@ from rmqpy.net.dledger.driver import DLedgerDriver
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
 from simulator.disks import SimulatedDisk
 from simulator.earlier_version import EarlierVersion, is_earlier
+from simulator.fast_path import FastPathReceiver
 from simulator.host import LEDGER_PORT, Host, ledger_address, member_host
 from simulator.name_servers import name_server_addresses
 from simulator.network import NetworkClient
@@ -61,6 +67,10 @@ class BrokerHost(Host):
 
     disk: SimulatedDisk = field(factory=SimulatedDisk, init=False)
     running: Running | None = field(default=None, init=False)
+    receiver: FastPathReceiver | None = field(default=None, init=False)
+    _answered_before: int = 0
+    """The number of requests that the fast path of earlier processes has answered."""
+
     stopping: bool = False
     stopped: bool = False
     """Whether the last process has ended with an orderly shutdown."""
@@ -68,6 +78,12 @@ class BrokerHost(Host):
     @property
     def node(self) -> Node | None:
         return self.running.node if self.running is not None else None
+
+    @property
+    def answered_in_c(self) -> int:
+        """The number of requests that the fast path has answered."""
+        now = self.receiver.answered if self.receiver is not None else 0
+        return self._answered_before + now
 
     @property
     def needs_restart(self) -> bool:
@@ -128,7 +144,10 @@ class BrokerHost(Host):
         driver = start_dledger_member(broker, store, deps)
         self.client = client
         self.running = Running(life, store, broker, driver)
-        self.network.listen(self.machine, PORT, broker.server)
+        self.receiver = self._receiver(broker, store, life)
+        self.network.listen(
+            self.machine, PORT, broker.server, self.receiver, gathers=self.plan.comparable
+        )
         self.network.listen(self.machine, broker.identity.fast_port, broker.fast_port)
         if driver is not None:
             earlier = is_earlier(self.plan, self.number, self.starts)
@@ -138,6 +157,13 @@ class BrokerHost(Host):
         broker.start()
         if self.running.driver is not None:
             self.running.driver.start()
+
+    def _receiver(
+        self, broker: Broker, store: MessageStore, life: ProcessLifetime
+    ) -> FastPathReceiver | None:
+        """Return the receiver of a process with the fast path."""
+        feed = install_fast_path(broker, store, life) if self.plan.fast_path else None
+        return FastPathReceiver(broker.server, feed) if feed is not None else None
 
     def assembled(self, running: Running) -> None:
         """Add parts to the broker before it starts."""
@@ -168,6 +194,10 @@ class BrokerHost(Host):
     def end_life(self) -> None:
         self.running = None
         self.stopping = False
+        if self.receiver is not None:
+            self._answered_before = self.answered_in_c
+            self.receiver.close()
+            self.receiver = None
         Host.end_life(self)
 
     def configuration(self, dledger: bool) -> BrokerConfiguration:
@@ -198,7 +228,7 @@ class BrokerHost(Host):
             broker_name="broker-a",
             broker_ip1=self.machine.host,
             default_topic_queue_nums=plan.queues,
-            slave_read_enable=True,
+            slave_read_enable=not plan.comparable,
             namesrv_addr=";".join(name_server_addresses(plan.name_servers)) or None,
             register_name_server_period=REGISTER_MS,
             transaction_time_out=1000,

@@ -81,6 +81,11 @@ def aimed_mutation(*others: str, **aim: object) -> Callable[[Plant], Plant]:
     return lambda plant: _register(plant, "group", *others, aim={**NO_FAULTS, **aim})
 
 
+def fast_path_mutation(plant: Plant) -> Plant:
+    """Register a bug that brokers with the fast path find."""
+    return _register(plant, "fast")
+
+
 def node_mutation(plant: Plant) -> Plant:
     """Register a bug that groups of bare nodes find."""
     return _register(plant, "nodes")

@@ -39,6 +39,7 @@ from rmqpy.store.reader import QueueMessageReader
 from simulator import (
     mutations_disk,
     mutations_environment,
+    mutations_fast_path,
     mutations_live,
     mutations_progress,
     mutations_side,
@@ -60,6 +61,7 @@ __all__ = [
     "Mutation",
     "mutations_disk",
     "mutations_environment",
+    "mutations_fast_path",
     "mutations_live",
     "mutations_progress",
     "mutations_side",

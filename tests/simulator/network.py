@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from attrs import define, evolve, field
 
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
-from rmqpy.remoting.frame import encode_head
+from rmqpy.remoting.frame import LENGTH_BYTES, decode_command, encode_head
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from simulator.virtual_time import Event, ProcessLifetime, Timeline
 
@@ -47,14 +48,29 @@ class Machine:
     life: ProcessLifetime | None = None
 
 
+class FrameReceiver(Protocol):
+    """A receiver that also answers requests, like the feed of a ``FastServer``."""
+
+    def receive(self, channel: WireChannel, data: bytes) -> None:
+        """Answer the frames of ``data``, or pass them to the handler of the port."""
+
+    def forget(self, channel: WireChannel) -> None:
+        """Release what belongs to a channel that is closed."""
+
+
 @define(slots=True, eq=False, repr=False)
 class Port:
-    """A listening port of a process."""
+    """A listening port of a process. With a ``receiver``, frames reach the handler through it.
+
+    If it ``gathers``, what it writes to a channel in one moment is one piece.
+    """
 
     machine: Machine
     life: ProcessLifetime
     handler: RequestHandler
     number: int
+    receiver: FrameReceiver | None = None
+    gathers: bool = False
     turn_planned: bool = False
     channels: dict[int, WireChannel] = field(factory=dict)
 
@@ -62,9 +78,17 @@ class Port:
         if not self.turn_planned:
             self.turn_planned = True
             self.life.call_soon(self._turn_ended)
+        if self.receiver is not None:
+            self.receiver.receive(channel, data)
+            return
         commands: Sequence[RemotingCommand] = FrameDecoder().receive(data)
         while commands:
             commands = self.handler.handle(channel, commands) or ()
+
+    def closed(self, channel: WireChannel) -> None:
+        if self.receiver is not None:
+            self.receiver.forget(channel)
+        self.handler.channel_closed(channel)
 
     def _turn_ended(self) -> None:
         self.turn_planned = False
@@ -72,8 +96,29 @@ class Port:
 
 
 @define(slots=True, eq=False, repr=False)
+class GatheredWrites:
+    """What a server has written to a channel in one moment."""
+
+    stamp: int = 0
+    data: bytearray = field(factory=bytearray)
+
+
+def in_order(data: bytearray) -> bytes:
+    """Return the frames of ``data`` in the order of their opaques."""
+    frames: list[tuple[int, int, bytes]] = []
+    position = 0
+    while position < len(data):
+        start = position + LENGTH_BYTES
+        end = start + int.from_bytes(data[position:start])
+        opaque = decode_command(memoryview(data)[start:end]).opaque
+        frames.append((opaque, position, bytes(data[position:end])))
+        position = end
+    return b"".join(frame for _, _, frame in sorted(frames))
+
+
+@define(slots=True, eq=False, repr=False)
 class WireChannel:
-    """The server's end of a connection (``remoting.channel.Channel``)."""
+    """The server's end of a connection (``net.server.feed_api.FeedChannel``)."""
 
     network: SimulatedNetwork
     port: Port
@@ -86,12 +131,28 @@ class WireChannel:
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.closed or not self.port.life.alive:
             return
-        piece, link, network = bytes(data), self.link, self.network
-        stamp = network.stamp(self.port.machine)
+        if self.port.gathers:
+            self.network.gather(self, data)
+        else:
+            self.send(bytes(data), self.network.stamp(self.port.machine))
+
+    def send(self, piece: bytes, stamp: int) -> None:
+        """Carry a piece to the client."""
+        link, network = self.link, self.network
         network.tap(self.port.machine, self.local_port, link.client.machine.name, piece)
         network.carry(
             self.port.machine, link.client.machine, lambda: link.on_response(piece, stamp)
         )
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        return self.port.machine.name, self.port.number, self.link.number
+
+    def unsent(self, data: bytes) -> None:
+        self.write(data)
+
+    def send_failed(self, code: int) -> None:
+        raise AssertionError(f"the feed does not send on this connection: {code}")
 
     def close(self) -> None:
         if not self.closed:
@@ -241,9 +302,26 @@ class SimulatedNetwork:
     losing: set[tuple[str, str]] = field(factory=set)
     """The directions in which the next piece is lost, even between calm machines."""
 
+    gathered: dict[WireChannel, GatheredWrites] = field(factory=dict)
+    """What ports that gather have written in this moment."""
+
     link_number: int = 0
     carried: int = 0
     lost: int = 0
+
+    def gather(self, channel: WireChannel, data: bytes | bytearray | memoryview) -> None:
+        """Send what is written to ``channel`` at the end of the moment, with the frames and the
+        channels in the order of their numbers.
+        """
+        self.timeline.moment_ended = self._send_gathered
+        writes = self.gathered.setdefault(channel, GatheredWrites())
+        writes.stamp = self.stamp(channel.port.machine)
+        writes.data += data
+
+    def _send_gathered(self) -> None:
+        gathered, self.gathered = self.gathered, {}
+        for channel, writes in sorted(gathered.items(), key=lambda item: item[0].order):
+            channel.send(in_order(writes.data), writes.stamp)
 
     def isolate(self, name: str, others: Iterable[str]) -> None:
         """Block both directions between a machine and all others."""
@@ -255,9 +333,18 @@ class SimulatedNetwork:
         calm = self.calm
         self.blocked = {way for way in self.blocked if not (way[0] in calm and way[1] in calm)}
 
-    def listen(self, machine: Machine, number: int, handler: RequestHandler) -> None:
+    def listen(
+        self,
+        machine: Machine,
+        number: int,
+        handler: RequestHandler,
+        receiver: FrameReceiver | None = None,
+        *,
+        gathers: bool = False,
+    ) -> None:
         assert machine.life is not None
-        self.ports[f"{machine.host}:{number}"] = Port(machine, machine.life, handler, number)
+        port = Port(machine, machine.life, handler, number, receiver, gathers)
+        self.ports[f"{machine.host}:{number}"] = port
 
     def close_ports(self, machine: Machine) -> None:
         """Close the ports of a machine; its peers notice unless the direction is blocked."""
@@ -291,7 +378,7 @@ class SimulatedNetwork:
             channel = port.channels.pop(link.number, None)
             if channel is not None and port.life.alive:
                 channel.closed = True
-                self.run_on(port.life, lambda: port.handler.channel_closed(channel))
+                self.run_on(port.life, lambda: port.closed(channel))
 
         self.carry(machine, port.machine, ended)
 

@@ -152,6 +152,14 @@ class SimulationPlan:
     """The average interval of changes of topics and groups."""
 
     name_servers: int = 0
+    fast_path: bool = False
+    """Whether the C core receives the frames of the brokers' main ports."""
+
+    comparable: bool = False
+    """Whether the history is the same if C or Python answers: what a broker writes to a client in
+    one moment is one piece, and its settings let C answer pulls.
+    """
+
     sync_ms: int = 20
     """The longest time that a blocking call takes."""
 
@@ -182,7 +190,7 @@ class SimulationPlan:
 
 _LINES = (
     ("cluster", "seed change members dledger sync_flush old_messages twice name_servers preferred"),
-    ("timing", "heartbeat_ms tick_ms file_size"),
+    ("timing", "heartbeat_ms tick_ms file_size fast_path comparable"),
     ("traffic", "duration_ms queues body_bytes send_interval_ms batch pull_interval_ms"),
     ("clients", "side_interval_ms stranger_interval_ms table_interval_ms"),
     ("network", "loss repeat delay_ms slow partition_interval_ms line_interval_ms"),
@@ -246,6 +254,12 @@ def single_broker_plan(seed: int) -> SimulationPlan:
         old_messages=rng.choice((0, 5, 40)) if dledger else 0,
         table_interval_ms=rng.choice((0, 1500)),
     )
+
+
+def fast_path_plan(seed: int) -> SimulationPlan:
+    """Return a plan of brokers with the fast path: a group, or for even seeds a single one."""
+    plan = plan_of(seed) if seed % 2 else single_broker_plan(seed)
+    return evolve(plan, fast_path=True, comparable=True)
 
 
 def node_plan(seed: int) -> SimulationPlan:

@@ -23,12 +23,20 @@ from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.leave_cluster import LeaveCluster
 from simulator.mutations import MUTATIONS, Mutation, planted
 from simulator.node_cluster import NodeCluster
-from simulator.plan import SimulationPlan, live_plan, node_plan, plan_of, single_broker_plan
+from simulator.plan import (
+    SimulationPlan,
+    fast_path_plan,
+    live_plan,
+    node_plan,
+    plan_of,
+    single_broker_plan,
+)
 from simulator.switch_cluster import SwitchCluster
 
 FAMILIES: dict[str, Callable[[int], SimulationPlan]] = {
     "group": plan_of,
     "lonely": single_broker_plan,
+    "fast": fast_path_plan,
     "nodes": node_plan,
     "switch": partial(live_plan, "switch"),
     "leave": partial(live_plan, "leave"),

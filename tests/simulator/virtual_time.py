@@ -47,6 +47,9 @@ class Timeline:
     now_ms: int = 0
     events: int = 0
     _heap: list[tuple[int, int, Event]] = field(factory=list)
+    moment_ended: Callable[[], None] | None = None
+    """Called once, when all events of the current moment have run."""
+
     _sequence: int = 0
     _events_before: int = 0
     """The number of events before the current moment."""
@@ -63,7 +66,13 @@ class Timeline:
 
     def run_until(self, end_ms: int) -> None:
         heap, pop = self._heap, heapq.heappop
-        while heap and heap[0][0] <= end_ms:
+        while True:
+            if self.moment_ended is not None and not (heap and heap[0][0] <= self.now_ms):
+                ended, self.moment_ended = self.moment_ended, None
+                ended()
+                continue
+            if not heap or heap[0][0] > end_ms:
+                break
             due_ms, _, event = pop(heap)
             callback = event.callback
             if callback is None:
