@@ -110,7 +110,10 @@ class Bench:
             command_line, capture_output=True, text=True, timeout=300, check=False
         )
         if done.returncode:
-            raise SystemExit(f"{request.name}: {' '.join(command_line)}: {done.stderr}")
+            raise SystemExit(
+                f"{request.name}: {' '.join(command_line)} ended with {done.returncode}:"
+                f" {done.stderr}"
+            )
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         if result["refused"]:
             log(f"  {request.name}: {result['refused']} refused: {result['refusals']}")
