@@ -189,11 +189,14 @@ def answer_frame(code: int, opaque: int, body: bytes) -> bytes:
 def json_header(command: RemotingCommand, opaque: int, flag: int) -> str:
     """Return the JSON header of ``command`` with this opaque and flag."""
     fields, remark = command.ext_fields, command.remark
-    order = order_of_known_keys(tuple(fields))
-    items = list(zip(order, map(fields.__getitem__, order), strict=True))
-    if find_special("".join(chain((remark or "",), *items))) is not None:
-        items = [(escape(key), escape(value)) for key, value in items]
-        remark = escape(remark) if remark is not None else None
+    items: list[tuple[str, str]] = []
+    if fields:
+        order = order_of_known_keys(tuple(fields))
+        items = list(zip(order, map(fields.__getitem__, order), strict=True))
+        if find_special("".join(chain.from_iterable(items))) is not None:
+            items = [(escape(key), escape(value)) for key, value in items]
+    if remark is not None and find_special(remark) is not None:
+        remark = escape(remark)
     parts = [f'{{"code":{command.code}']
     if fields or command.header_type is not None:
         inner = ",".join(map('"%s":"%s"'.__mod__, items))
