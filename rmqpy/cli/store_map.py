@@ -77,7 +77,12 @@ def _page(options: argparse.Namespace) -> str:
     for given, root, each in zip(options.directories, roots, settings, strict=True):
         with ProgressLine(f"read of {given}") as progress:
             replicas.append(read_replica_map(files, root, each, progress, given))
-    return map_page(lay_out(replicas), f"Store map of {', '.join(options.directories)}")
+    return map_page(lay_out(replicas), _title(options.directories))
+
+
+def _title(directories: list[str]) -> str:
+    count = len(directories)
+    return f"Store map of {directories[0] if count == 1 else f'{count} replicas'}"
 
 
 def _settings(options: argparse.Namespace) -> list[StoreSettings | None]:

@@ -105,11 +105,11 @@ async def browsing(
     collector: Collector, consumer: Any = None, **given: Any
 ) -> AsyncIterator[TestClient[Any, Any]]:
     """Serve the console of a collector, which is not polled, and yield a client."""
-    listening = guard.Listening(**{k: v for k, v in given.items() if k != "allow_writes"})
+    allow_writes = bool(given.pop("allow_writes", False))
+    cluster = ClientSettings(name_servers=given.pop("cluster", "127.0.0.1:1"))
+    listening = guard.Listening(**given)
     options = console.ConsoleOptions(
-        cluster=ClientSettings(name_servers="127.0.0.1:1"),
-        listening=listening,
-        allow_writes=bool(given.get("allow_writes")),
+        cluster=cluster, listening=listening, allow_writes=allow_writes
     )
     app = console.application(collector, consumer, options, collector.clock)
     async with test_utils.TestClient(test_utils.TestServer(app)) as client:

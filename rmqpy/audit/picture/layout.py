@@ -26,7 +26,6 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.audit.scan.findings import Severity
-from rmqpy.codec.tally.kernel import BLOCK_SIZE
 
 __all__ = [
     "BlockTable",
@@ -255,7 +254,8 @@ def _agreement(axis: _OffsetAxis, replicas: Sequence[ReplicaMap]) -> Iterator[Ma
     counts: dict[int, list[int]] = {}
     for block in {key for table in tables for key in table}:
         number = _compared([table.get(block) for table in tables])
-        last = axis.cell(block[1] + BLOCK_SIZE - 1)
+        length = max(found[1] for table in tables if (found := table.get(block)) is not None)
+        last = axis.cell(block[1] + max(length, 1) - 1)
         for cell in range(axis.cell(block[1]), last + 1):
             counts.setdefault(cell, [0, 0, 0])[number] += 1
     kinds = {cell: _kind_of(each) for cell, each in counts.items()}

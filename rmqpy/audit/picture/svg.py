@@ -24,6 +24,9 @@ LEGEND: Final = (
     ("ledger", "DLedger log"),
     ("rest", "not written yet"),
     ("gone", "expired"),
+    ("divide", "divide"),
+    ("committed", "committed"),
+    ("flushed", "flushed"),
     ("damage", "damage"),
     ("derived", "derived files"),
     ("tail", "tail"),
@@ -32,6 +35,8 @@ LEGEND: Final = (
     ("missing", "not in all replicas"),
 )
 """The kinds of shapes, in the order of the legend."""
+LINES: Final = ("divide", "committed", "flushed")
+CHARACTER_WIDTH: Final = 6.4
 
 MAP_STYLE: Final = """
 :root{--bg:#fff;--fg:#1d2429;--dim:#59656e;--line:#d9dfe4;--classic:#4878a8;--ledger:#3f7f4b;
@@ -77,7 +82,7 @@ def map_svg(layout: MapLayout) -> str:
     for number, (x, offset) in enumerate(layout.ticks):
         anchor = "start" if number == 0 else "end" if number == 4 else "middle"
         parts.append(_text(x, top + 14, f"{offset:,}", "dim", anchor))
-    return "\n".join([*parts, "</svg>", *_legend()])
+    return "\n".join([*parts, "</svg>", *_legend(layout)])
 
 
 def map_page(layout: MapLayout, title: str) -> str:
@@ -129,13 +134,22 @@ def _rect(shape: MapShape, top: int, height: int) -> str:
     )
 
 
-def _legend() -> Sequence[str]:
+def _legend(layout: MapLayout) -> Sequence[str]:
+    """Return the kinds of shapes that are on the map."""
+    present = {shape.kind for shape in layout.agreement}
+    for row in layout.rows:
+        shapes = (*row.files, *row.marks, *row.damage)
+        present |= {shape.kind for shape in shapes} | ({"gone"} if row.expired else set())
     parts = [f'<svg class="map-legend" viewBox="0 0 {WIDTH} 18" aria-hidden="true">']
-    step = WIDTH / len(LEGEND)
-    for number, (kind, words) in enumerate(LEGEND):
-        x = number * step
-        parts.append(f'<rect class="{kind}" x="{x + 1:.0f}" y="4" width="11" height="9"></rect>')
-        parts.append(_text(x + 15, 12, words, "dim"))
+    x = 1
+    for kind, words in LEGEND:
+        if kind in present:
+            if kind in LINES:
+                parts.append(f'<line class="{kind}" x1="{x + 6}" x2="{x + 6}" y1="2" y2="15"/>')
+            else:
+                parts.append(f'<rect class="{kind}" x="{x}" y="4" width="11" height="9"></rect>')
+            parts.append(_text(x + 15, 12, words, "dim"))
+            x += 30 + round(CHARACTER_WIDTH * len(words))
     return [*parts, "</svg>"]
 
 

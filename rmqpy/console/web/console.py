@@ -18,9 +18,12 @@ from rmqpy.console.collecting.topic_reader import TopicReader
 from rmqpy.console.web.entrance import EntrancePages
 from rmqpy.console.web.event_stream import EventStream
 from rmqpy.console.web.guard import Guard, Listening
+from rmqpy.console.web.login_pages import LoginPages
+from rmqpy.console.web.map_pages import MapPages
 from rmqpy.console.web.overview_pages import OverviewPages
 from rmqpy.console.web.rendering import ASSETS, Renderer
 from rmqpy.console.web.replication_pages import ReplicationPages
+from rmqpy.console.web.send_pages import SendPages
 from rmqpy.console.web.sessions import SessionTable
 from rmqpy.console.web.topic_pages import TopicPages
 from rmqpy.model.clock import Clock
@@ -65,9 +68,15 @@ def application(
         EntrancePages(guard, sessions, render),
         OverviewPages(collector, render),
         streams,
+        MapPages(collector, render),
         TopicPages(TopicReader(collector, consumer), streams, render),
         ReplicationPages(collector, ElectionReader(collector), render),
     ]
+    if options.allow_writes:
+        screens += [
+            LoginPages(collector, options.cluster, sessions, render),
+            SendPages(options.cluster, render),
+        ]
     app = web.Application(middlewares=[guard.middleware()], client_max_size=BODY_BYTES_MAX)
     app.router.add_static("/static/", ASSETS)
     for screen in screens:
