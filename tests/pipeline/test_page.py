@@ -58,8 +58,8 @@ def test_equal_replicas_are_shown_with_the_divide(
     code, page = audited(*(store_of(f"C-upgraded-v497/n{number}") for number in range(3)))
     found = shapes(page)
     assert code == 0 and not any(word in page for word in LOADING)
-    assert [each["id"] for each in found.of("svg")] == ["store-map", "equality", "over-time"]
-    assert len(found.of("line", class_="divide")) == 3
+    assert [each["class"] for each in found.of("svg")] == ["store-map", "map-legend", "over-time"]
+    assert len(found.of("line", class_="divide")) == 4, "one per replica, and the legend"
     assert found.of("rect", class_="equal") and not found.of("rect", class_="different")
     assert "messages of" in page and ">clean<" in page
     for svg in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
@@ -79,8 +79,16 @@ def test_damage_and_different_replicas_are_shown(
     code, page = audited(store_of("C-upgraded-v497/n0"), damaged)
     found = shapes(page)
     assert code == 2 and "findings above note" in page
-    assert found.of("rect", class_="heat") and found.of("rect", class_="different")
+    assert found.of("rect", class_="damage") and found.of("rect", class_="different")
     assert "20,480" in page or "at offset" in page
+
+
+def test_a_replica_that_is_behind_is_not_different(
+    store_of: Callable[[str], Path], audited: Callable[..., tuple[int, str]]
+) -> None:
+    _, page = audited(*(store_of(f"B-lagging-slave-v497/{each}") for each in ("master", "slave")))
+    found = shapes(page)
+    assert found.of("rect", class_="missing") and not found.of("rect", class_="different")
 
 
 def test_all_messages_are_counted_over_time(

@@ -19,7 +19,7 @@ from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.store.files.paths import own_folder
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
-__all__ = ["read_replica_map", "replica_of_audit"]
+__all__ = ["PLACES_MAX", "read_replica_map", "replica_of_audit"]
 
 PLACES_MAX = 20_000
 

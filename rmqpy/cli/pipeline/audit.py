@@ -121,8 +121,8 @@ def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) ->
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     if not takes_spark(options, roots):
-        return AuditReport(roots)
-    return AuditReport(roots, partial(map_on_spark, spark_of(options, stack)))
+        return AuditReport()
+    return AuditReport(partial(map_on_spark, spark_of(options, stack)))
 
 
 def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:

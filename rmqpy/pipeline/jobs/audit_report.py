@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rmqpy.audit.checks.engine import StoreAudit
-from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.picture.reading import PLACES_MAX
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
-from rmqpy.pipeline.jobs.html_report import Axis, PageStore, render_page, take_findings
+from rmqpy.pipeline.jobs.html_report import PageStore, render_page
 from rmqpy.pipeline.jobs.timeline import Run, TimeTask, count_over_time, run_here
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -21,11 +21,10 @@ Sink = Callable[[list[Finding]], None]
 class AuditReport:
     """The report of an audit.
 
-    ``roots`` are the stores to be audited, in order; ``run`` reads the logs again for the times.
+    ``run`` reads the logs again for the times.
     """
 
-    def __init__(self, roots: Sequence[str], run: Run = run_here) -> None:
-        self._axis = Axis.over([read_facts(OsFileSystem(), root) for root in roots])
+    def __init__(self, run: Run = run_here) -> None:
         self._run = run
         self._stores: list[PageStore] = []
 
@@ -38,7 +37,7 @@ class AuditReport:
         self._stores.append(store)
 
         def take(findings: list[Finding]) -> None:
-            take_findings(store, self._axis, findings)
+            store.findings += findings[: PLACES_MAX - len(store.findings)]
             downstream(findings)
 
         return take
@@ -57,5 +56,5 @@ class AuditReport:
             limit = store.audit.facts.confirmed_end
             directory = read_directory(OsFileSystem(), store.root)
             store.over_time = count_over_time(directory, TimeTask(first, last), limit, self._run)
-        page = render_page(self._stores, self._axis, (first, last))
+        page = render_page(self._stores, (first, last))
         Path(file).write_text(page, encoding="utf-8")
