@@ -219,12 +219,13 @@ class HaFollower:
 
     def _begin_at(self, verdict: LogCheckResult, settings: LinkSettings) -> PhysicalOffset | None:
         """Return the offset from which an empty slave fetches the whole log, or None if it starts
-        with the last file.
+        with the last file. A log of one file may have another one when the master reads the report,
+        so only an empty log is requested by its last file.
         """
         if not self.identity.store.ha_fetch_from_beginning:
             return None
         begin = settings.file_start(verdict.begin)
-        return begin if begin < settings.file_start(verdict.end) else None
+        return begin if begin < verdict.end else None
 
     # Waiting
 
