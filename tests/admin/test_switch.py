@@ -1,17 +1,12 @@
-"""``rmqpy admin switch`` on broker processes under load: nothing acknowledged is lost, and a kill
-leaves no half group.
+"""``rmqpy admin switch`` on broker processes under load: nothing acknowledged is lost.
+
+``tests/crash/test_live_kills.py`` kills the brokers.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
-import random
-import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,16 +17,10 @@ from rmqpy.testing.ports import PortBlock, free_port_block
 from rmqpy.testing.processes import ServerProcess
 from rmqpy.testing.store_reader import read_store
 
-ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "3"))
-SWITCHED_S = 60
 ATTEMPTS = 10
 """A busy machine misses deadlines; the group is as before then, and the switch can be repeated."""
-BEFORE_KILL_S = 1.0
-"""A kill happens within this time after the start of the switch."""
 NAMES = ("n2", "n0", "n1")
 """The id of each broker in the group; that of the master first."""
-
-logger = logging.getLogger(__name__)
 
 
 @pytest.fixture
@@ -123,56 +112,3 @@ def test_a_running_group_switches(
     assert all(has_joined(loaded, each) for each in range(3))
     stores = [f"{name}={server.store}" for name, server in zip(NAMES, loaded.brokers, strict=True)]
     assert main(["upgrade", "verify", *stores]) == 0, capsys.readouterr()
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_kill_leaves_all_members_classic_or_all_of_them_joined(
-    loaded: LoadedGroup, ports: PortBlock, capsys: pytest.CaptureFixture[str], number: int
-) -> None:
-    dice = random.Random(number)
-    victim = loaded.brokers[number % 3]
-    delay_s = dice.random() * BEFORE_KILL_S
-
-    ended = threading.Event()
-
-    def kill() -> None:
-        if number % 2:  # around the decision: a slave has voted
-            while not ended.is_set() and not any(
-                record_of(loaded, each).exists() for each in (1, 2)
-            ):
-                ended.wait(0.0005)
-            ended.wait(delay_s / 10)
-        else:
-            ended.wait(delay_s)
-        victim.kill()
-
-    with ThreadPoolExecutor() as threads:
-        killed = threads.submit(kill)
-        switch(loaded, "--peers", peers(ports), "--apply")
-        ended.set()
-        killed.result()
-    victim.start()
-    loaded.wait_for_registration()
-    deadline_s = time.monotonic() + SWITCHED_S
-    wait = threading.Event()
-    while any(is_undecided(loaded, each) for each in range(3)):
-        assert time.monotonic() < deadline_s, [each.printed()[-2000:] for each in loaded.brokers]
-        wait.wait(0.05)
-    joined = {has_joined(loaded, each) for each in range(3)}
-    assert len(joined) == 1, [has_joined(loaded, each) for each in range(3)]
-    logger.warning("killed after %.3f s: %s", delay_s, joined)
-    loaded.wait_for(loaded.acknowledged + 100)
-    check_nothing_is_lost(loaded, capsys)
-
-
-def is_undecided(group: LoadedGroup, number: int) -> bool:
-    """Return whether a member has not completed what it voted for."""
-    record = record_of(group, number)
-    return record.exists() and json.loads(record.read_text())["stage"] != "complete"
-
-
-def record_of(group: LoadedGroup, number: int) -> Path:
-    store = group.brokers[number].store
-    assert store is not None
-    return store / "rmqpy" / "switch.json"

@@ -33,6 +33,7 @@ class LoadedGroup:
     root: Path
     settings: tuple[Mapping[str, str], ...]
     """The settings of each member, in addition to those of the messages."""
+    environment: Mapping[str, str] = field(factory=dict)
     blocks: list[PortBlock] = field(factory=list)
     servers: list[ServerProcess] = field(factory=list)
     acknowledged: int = 0
@@ -41,7 +42,7 @@ class LoadedGroup:
 
     def start(self, count: int | None = None) -> None:
         """Start the name server and the first ``count`` brokers; all by default."""
-        site = RmqpySite(self.root)
+        site = RmqpySite(self.root, environment=self.environment)
         names = site.namesrv("namesrv", self._block(1).first)
         self.servers.append(names.start())
         for number, settings in enumerate(self.settings):

@@ -13,6 +13,7 @@ from attrs import define
 FOLDER = Path(__file__).parents[1] / "crash"
 SHADOW = FOLDER / "shadow_io.c"
 FAULTY = FOLDER / "faulty_io.c"
+KILLING = FOLDER / "kill_io.c"
 
 
 def build_preloaded(source: Path, folder: Path) -> Path:

@@ -353,7 +353,7 @@ def test_a_survey_survives_encoding(pair: Replicas) -> None:
     survey = pair.group().survey("master")
     again = Survey.decode(survey.encode())
     assert again.encode() == survey.encode()
-    assert json.loads(survey.encode())["format"] == 2
+    assert json.loads(survey.encode())["format"] == 3
     assert again.manifest == survey.manifest
 
 
