@@ -18,7 +18,7 @@ from attrs import define, evolve
 from rmqpy.broker.assembly.leave.member import LeavingMember, LeavingParts
 from rmqpy.broker.assembly.leave.record import checked_configuration, leave_journal
 from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
-from rmqpy.broker.assembly.switch.exchange import log_is_quiet
+from rmqpy.broker.assembly.switch.exchange import log_is_durable, log_is_quiet
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.classic_role import ClassicRole
@@ -190,6 +190,7 @@ class SlaveHost(LiveHost):
                 store=store,
                 role=role,
                 is_quiet=partial(log_is_quiet, broker, store),
+                is_durable=partial(log_is_durable, broker, store),
                 scheduler=running.life,
                 network=self.client,
                 journal=self.journal,

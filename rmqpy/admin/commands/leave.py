@@ -13,13 +13,14 @@ complete or abort the leave themselves.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping, Sequence, Set
+from functools import partial
 from typing import Any, Final
 
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import MemberFence, fence_member
+from rmqpy.admin.live_progress import ChangeProgress, Status, control_of
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.leave_protocol import SLAVE, has_majority
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
@@ -30,7 +31,6 @@ from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.text import format_bytes
 from rmqpy.remoting.fastjson import dumps, loads
 
-POLL_S: Final = 0.05
 _ENDED: Final = (Phase.COMMITTED.value, Phase.COMPLETE.value, Phase.ABORTED.value)
 
 
@@ -40,9 +40,12 @@ async def leave(call: CommandContext) -> CommandResult:
     """
     name, address = call.args.text("brokerName"), call.args.text("target")
     brokers = await addresses_with(call, name, address)
-    if call.args.has("status") or call.args.has("abort"):
-        step = "cancel" if call.args.has("abort") else "status"
-        return _report(name, address, await _ask(call, address, step))
+    progress = ChangeProgress(call, "leave", address, {SLAVE: address}, partial(_ask, call))
+    if (step := control_of(call)) is not None:
+        status: Status = await _ask(call, address, step)
+        if step == "resume" and status["phase"] == Phase.PREPARING.value:
+            status = await progress.follow(status["leave"])
+        return _report(name, address, status)
     states = [await fence_member(call, each, None) for each in brokers.values()]
     (target,) = (state for state in states if state.address == address)
     reasons = _reasons(name, states, target, shorter=call.args.has("shorter"))
@@ -61,12 +64,13 @@ async def leave(call: CommandContext) -> CommandResult:
             lines.append("--apply to leave")
         value = {"members": members, "target": address, "reasons": reasons}
         return CommandResult(value, "\n".join(lines), bool(reasons))
-    await _ask(call, address, "start", plan=plan.encode(), member=SLAVE)
-    while True:
-        status = await _ask(call, address, "status")
-        if status["leave"] != plan.switch or status["phase"] in _ENDED:
-            return _report(name, address, status)
-        await asyncio.sleep(POLL_S)
+    await _ask(
+        *(call, address, "start"),
+        plan=plan.encode(),
+        member=SLAVE,
+        postpone=call.args.has("postpone"),
+    )
+    return _report(name, address, await progress.follow(plan.switch))
 
 
 def _reasons(
@@ -175,6 +179,8 @@ def _report(name: str, address: str, status: Mapping[str, Any]) -> CommandResult
             " them when clients have fetched their routes (30 s). A new slave starts with an"
             " empty store"
         )
+    elif phase == Phase.READY.value:
+        text = f"{name}: the leave is prepared and postponed; --resume continues it"
     else:
         text = f"{name}: the leave is {phase}"
     if pause_ms is not None:
@@ -209,6 +215,10 @@ COMMANDS = (
             option("t", "target", "the slave that becomes master (host:port)", required=True),
             option("y", "apply", "take over, if nothing prevents it", flag=True),
             option("s", "status", "report the last leave", flag=True),
+            option(
+                "p", "postpone", "prepare, and wait for --resume (with or after --apply)", flag=True
+            ),
+            option("u", "resume", "end a postponement", flag=True),
             option("x", "abort", "abort a leave that is not decided", flag=True),
             option(
                 "o",

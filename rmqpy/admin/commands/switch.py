@@ -12,12 +12,13 @@ themselves.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_of, option
+from rmqpy.admin.live_progress import ChangeProgress, control_of
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
 from rmqpy.config.keys import parse_dledger_peers
@@ -25,8 +26,6 @@ from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.fastjson import dumps, loads
-
-POLL_S: Final = 0.05
 
 
 async def switch(call: CommandContext) -> CommandResult:
@@ -38,12 +37,25 @@ async def switch(call: CommandContext) -> CommandResult:
     master = brokers.get(MASTER_ID)
     if master is None:
         raise RmqError(f"found no master of {name}, expected one; start it")
-    if call.args.has("status") or call.args.has("abort"):
-        step = "cancel" if call.args.has("abort") else "status"
-        return _report(name, await _last_switch(call, brokers.values(), step))
+    if call.args.has("rate"):
+        await _throttle(call, brokers.values())
+    if (step := control_of(call)) is not None:
+        # Only the master of a switch in progress can do more than report it.
+        addresses = [master] if step in ("postpone", "resume") else brokers.values()
+        status = await _last_switch(call, addresses, step)
+        if step == "resume" and status["phase"] == Phase.PREPARING.value:
+            names = {str(each): address for each, address in brokers.items()}
+            progress = ChangeProgress(call, "switch", master, names, partial(_ask, call))
+            status = await progress.follow(status["switch"])
+        return _report(name, status)
     peers = call.args.optional("peers")
     if peers is None:
-        raise UsageError("give --peers (dLegerPeers of the group), --status or --abort")
+        if call.args.has("rate"):
+            return _report(name, await _last_switch(call, brokers.values(), "status"))
+        raise UsageError(
+            "give --peers (dLegerPeers of the group), --status, --postpone, --resume, --abort or"
+            " --rate"
+        )
     plan = plan_of(name, brokers, peers)
     facts = {
         member: await _ask(call, address, "check", plan=plan.encode(), member=member)
@@ -59,13 +71,23 @@ async def switch(call: CommandContext) -> CommandResult:
         else:
             lines.append("nothing prevents the switch; nothing was changed: add --apply to switch")
         return CommandResult(value, "\n".join(lines), bool(reasons))
-    await _ask(call, master, "start", plan=plan.encode(), member=plan.coordinator)
-    while True:
-        status = await _ask(call, master, "status")
-        if status["switch"] != plan.switch or status["pause_ms"] is not None:
-            break
-        await asyncio.sleep(POLL_S)
-    return _report(name, status)
+    await _ask(
+        *(call, master, "start"),
+        plan=plan.encode(),
+        member=plan.coordinator,
+        postpone=call.args.has("postpone"),
+    )
+    progress = ChangeProgress(call, "switch", master, plan.brokers, partial(_ask, call))
+    return _report(name, await progress.follow(plan.switch))
+
+
+async def _throttle(call: CommandContext, addresses: Iterable[str]) -> None:
+    """Let each broker read at most so many MiB of its log per second before the freeze."""
+    rate = call.args.text("rate")
+    if not rate.isdecimal():
+        raise UsageError(f"--rate {rate}: expected MiB per second, or 0 for no limit")
+    for address in addresses:
+        await _ask(call, address, "throttle", rate=int(rate) << 20)
 
 
 async def _last_switch(
@@ -76,8 +98,10 @@ async def _last_switch(
     for address in addresses:
         try:
             found = await _ask(call, address, step)
-        except RequestRejectedError:  # It was started as a member.
-            continue
+        except RequestRejectedError:
+            if step in ("postpone", "resume"):
+                raise
+            continue  # It was started as a member.
         if found["phase"] is not None:
             status = found
     return status
@@ -144,6 +168,8 @@ def _report(name: str, status: Mapping[str, Any]) -> CommandResult:
         text = f"{name} is a classic group, the switch was aborted: {status['reason']}"
     elif phase in (Phase.COMMITTED.value, Phase.COMPLETE.value):
         text = f"{name} is a DLedger group"
+    elif phase == Phase.READY.value:
+        text = f"{name}: the switch is prepared and postponed; --resume continues it"
     else:
         text = f"{name}: the switch is {phase}"
     if pause_ms is not None:
@@ -178,6 +204,11 @@ COMMANDS: Sequence[Command] = (
             option("p", "peers", "dLegerPeers of the group: id-host:port;id-host:port"),
             option("y", "apply", "switch, if nothing prevents it", flag=True),
             option("s", "status", "report the last switch", flag=True),
+            option(
+                "o", "postpone", "prepare, and wait for --resume (with or after --apply)", flag=True
+            ),
+            option("u", "resume", "end a postponement", flag=True),
+            option("r", "rate", "MiB of the log that a broker reads per second before it (0: all)"),
             option("x", "abort", "abort a switch that is not decided", flag=True),
         ),
         ours=True,

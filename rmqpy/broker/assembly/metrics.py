@@ -305,6 +305,12 @@ class Metrics:
             named = labels | {"limit": limit.name}
             yield "rmqpy_limit_used", named, float(limit.used)
             yield "rmqpy_limit", named, float(limit.maximum)
+        for change in ("switch", "leave"):
+            if f"{change}Phase" in runtime:
+                named = labels | {"change": change}
+                yield "rmqpy_change", named | {"phase": runtime[f"{change}Phase"]}, 1.0
+                if f"{change}PauseMs" in runtime:
+                    yield "rmqpy_change_pause_ms", named, float(runtime[f"{change}PauseMs"])
         if "dividedCommitlogOffset" in runtime:
             yield "rmqpy_divided_offset", labels, float(runtime["dividedCommitlogOffset"])
         yield "rmqpy_hidden_messages", labels, float(runtime.get("hiddenMessages", 0))

@@ -16,6 +16,7 @@ import random
 import resource
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -30,7 +31,7 @@ from rmqpy.broker.assembly.addresses import (
 from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
 from rmqpy.broker.assembly.leave.record import checked_configuration, leave_journal
 from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
-from rmqpy.broker.assembly.switch.exchange import SwitchingBroker
+from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, log_is_durable
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.live import LiveSwitch
 from rmqpy.broker.assembly.switch.local import SwitchDependencies
@@ -322,6 +323,7 @@ class BrokerRuntime:
                     store=store,
                     role=group.role,
                     is_quiet=switching.is_quiet,
+                    is_durable=partial(log_is_durable, broker, store),
                     scheduler=self._scheduler,
                     network=network,
                     journal=leaves,
@@ -339,6 +341,8 @@ class BrokerRuntime:
                 )
             )
             broker.server.register_handlers(running.switch.handlers())
+            broker.replication.register_report(running.switch.runtime_info)
+            broker.replication.register_report(running.leaving.runtime_info)
         try:
             await running.open_sockets(configuration, addresses)
         except BaseException:

@@ -5,7 +5,9 @@ This module only decides; :mod:`rmqpy.broker.assembly.leave` carries out the act
 order, and reports what happened::
 
     slave     preparing ──► freezing ──► voting ──► committed ──► complete
-                  └────────────┴───────────┴──► aborted
+               ▲     └──► ready (postponed)
+               └────────────┘
+              preparing, ready, freezing, voting ──► aborted
     member    ready ──► prepared ──► committed
                 └──────────┴──► (nothing)
 
@@ -34,6 +36,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.broker.replication.switch_protocol import (
+    BEFORE_FREEZE,
     Outcome,
     Phase,
     Record,
@@ -89,7 +92,7 @@ def has_majority(some: Collection[str], members: Collection[str]) -> bool:
 LeaveAction = CopyTables | CatchUp | TakeOver | Record | Reopen | SendStep
 LeaveActions = Sequence[LeaveAction]
 
-_BEFORE_DECISION: Final = (Phase.PREPARING, Phase.FREEZING, Phase.VOTING)
+_BEFORE_DECISION: Final = (*BEFORE_FREEZE, Phase.FREEZING, Phase.VOTING)
 
 
 @define(slots=True, eq=False)
@@ -103,6 +106,8 @@ class LeaveCoordinator:
     frozen_log: FrozenLog | None = None
     leader: str = ""
     """The member that has reported it. It votes last, because others may still need its entries."""
+    postponed: bool = False
+    """True if the freeze waits for :meth:`resume`."""
     _waits_for: set[str] = field(factory=set)
 
     @classmethod
@@ -111,6 +116,7 @@ class LeaveCoordinator:
         return cls(plan, Phase.COMMITTED)
 
     def begin(self) -> LeaveActions:
+        self.phase = Phase.PREPARING
         self._waits_for = set(self.plan.brokers)
         return [CopyTables(), *self._to_members(SwitchStep.PREPARE)]
 
@@ -118,9 +124,17 @@ class LeaveCoordinator:
         """Handle the end of the preparation of a member or the slave."""
         if self.phase is not Phase.PREPARING or not self._arrived(member):
             return []
+        if self.postponed:
+            self.phase = Phase.READY
+            return []
         self.phase = Phase.FREEZING
         self._waits_for = set(self.plan.others)
         return self._to_members(SwitchStep.FREEZE)
+
+    def resume(self) -> LeaveActions:
+        """End a postponement. What was prepared has aged, so all prepare again."""
+        self.postponed = False
+        return self.begin() if self.phase is Phase.READY else []
 
     def frozen(self, member: str, log: FrozenLog | None) -> LeaveActions:
         """Handle the answer of a frozen member: its log if it leads, else None."""

@@ -5,7 +5,9 @@ This module only decides; :mod:`rmqpy.broker.assembly.switch.live` carries out t
 order, and reports what happened::
 
     master    preparing ──► freezing ──► voting ──► committed ──► complete
-                  └────────────┴───────────┴──► aborted
+               ▲     └──► ready (postponed)
+               └────────────┘
+              preparing, ready, freezing, voting ──► aborted
     slave     ready ──► prepared ──► committed ──► complete
                 └──────────┴──► (nothing)
 
@@ -208,6 +210,8 @@ Actions = Sequence[Action]
 
 class Phase(Enum):
     PREPARING = "preparing"
+    READY = "ready"
+    """Prepared, and postponed."""
     FREEZING = "freezing"
     VOTING = "voting"
     COMMITTED = "committed"
@@ -215,7 +219,8 @@ class Phase(Enum):
     ABORTED = "aborted"
 
 
-_BEFORE_DECISION: Final = (Phase.PREPARING, Phase.FREEZING, Phase.VOTING)
+BEFORE_FREEZE: Final = (Phase.PREPARING, Phase.READY)
+_BEFORE_DECISION: Final = (*BEFORE_FREEZE, Phase.FREEZING, Phase.VOTING)
 
 
 @define(slots=True, eq=False)
@@ -226,10 +231,13 @@ class Coordinator:
     phase: Phase = Phase.PREPARING
     reason: str = ""
     """The reason of an abort."""
+    postponed: bool = False
+    """True if the freeze waits for :meth:`resume`."""
     _waits_for: set[str] = field(factory=set)
     _leads: bool = False
 
     def begin(self) -> Actions:
+        self.phase = Phase.PREPARING
         self._waits_for = set(self.plan.brokers)
         return [Prepare(), *self._to_others(SwitchStep.PREPARE)]
 
@@ -237,8 +245,13 @@ class Coordinator:
         """Handle the end of the preparation of a member, which may be the master itself."""
         if self.phase is not Phase.PREPARING or not self._arrived(member):
             return []
-        self.phase = Phase.FREEZING
-        return [Freeze()]
+        self.phase = Phase.READY if self.postponed else Phase.FREEZING
+        return [] if self.postponed else [Freeze()]
+
+    def resume(self) -> Actions:
+        """End a postponement. What was prepared has aged, so all prepare again."""
+        self.postponed = False
+        return self.begin() if self.phase is Phase.READY else []
 
     def frozen(self) -> Actions:
         if self.phase is not Phase.FREEZING:

@@ -62,6 +62,11 @@ class PrefixHash:
         self._hash = hashlib.blake2b(digest_size=BLOCK_DIGEST_BYTES)
         self._position = 0
 
+    @property
+    def position(self) -> int:
+        """The end of the blocks that were read."""
+        return self._position
+
     def advance(self, view: memoryview, stop: int) -> None:
         """Read the complete blocks before ``stop``."""
         while self._position + BLOCK_SIZE <= stop:
@@ -95,11 +100,22 @@ class GrowingPrefix:
     """The digests in progress by the first offset of the file."""
     _last: list[FileDigest] = field(factory=list, init=False)
 
-    def read_ahead(self) -> None:
-        """Read the last files of the log as far as they are written. Blocks."""
+    def read_ahead(self, bytes_max: int) -> None:
+        """Read at most so many bytes more of the last files of the log. Blocks."""
         for file in self._marked():
-            stop = self._stop_of(file)
-            self._hash_of(file).advance(file.view, stop - file.first_offset)
+            stop, found = self._stop_of(file) - file.first_offset, self._hash_of(file)
+            before = found.position
+            found.advance(file.view, min(stop, before + bytes_max))
+            bytes_max -= found.position - before
+
+    @property
+    def unread_bytes(self) -> int:
+        """The number of bytes that :meth:`read_ahead` can still read."""
+        left = 0
+        for file in self._marked():
+            whole = (self._stop_of(file) - file.first_offset) // BLOCK_SIZE * BLOCK_SIZE
+            left += max(0, whole - self._hash_of(file).position)
+        return left
 
     def mark(self) -> ClassicPrefixMark:
         """Return the mark of the log as it ends now."""

@@ -243,11 +243,19 @@ def test_a_slave_takes_over_while_a_producer_sends(
         assert await group.leave() == 0
         assert "nothing was changed" in capsys.readouterr().out
         assert group.slave.broker.identity.broker_id == 9
-        assert await group.leave("--apply") == 0
+        assert await group.leave("--apply", "--postpone") == 0
+        assert "prepared and postponed; --resume continues" in capsys.readouterr().out
+        await group.sent(100)
+        assert await group.leave("--apply", "--resume") == 1
+        capsys.readouterr()
+        assert await group.leave("--resume") == 0
         printed = capsys.readouterr().out
         assert f"{group.slave.address} is the master of broker-a" in printed
         await group.sent(200)
         assert group.slave.broker.identity.broker_id == 0
+        assert group.slave_info()["leavePhase"] == "complete"
+        assert await group.leave("--postpone") == 1
+        assert "too late to postpone it" in capsys.readouterr().err
         assert all(each.broker.identity.is_slave for each in group.members)
         await group.stop_load()
         assert group.codes == {0}

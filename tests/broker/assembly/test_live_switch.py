@@ -344,6 +344,79 @@ def test_a_switch_without_agreement_leaves_the_classic_group(
 
 
 @pytest.mark.slow
+def test_a_switch_is_throttled_postponed_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PIECE_BYTES", FILE_SIZE)
+
+    async def main(group: LiveGroup) -> None:
+        async def value(number: int, step: str, **more: object) -> dict[str, Any]:
+            answer = await group.ask(number, step, **more)
+            assert answer.code == 0, answer.remark
+            found = loads(answer.body)
+            assert isinstance(found, dict)
+            return found
+
+        async def until_phase(phase: str) -> dict[str, Any]:
+            while (found := await value(0, "status"))["phase"] != phase:
+                await asyncio.sleep(0.005)
+            return found
+
+        await group.start(2, mappedFileSizeCommitLog=str(8 * FILE_SIZE))
+        group.load()
+        while group.brokers[0].store.log.max_offset < 3 * FILE_SIZE:
+            await group.sent(50)
+        assert (await value(1, "throttle", rate=1))["throttle_bytes"] == 1
+        plan = group.plan()
+        await value(0, "start", plan=plan, member="n2", postpone=True)
+        while not (await value(1, "status"))["unread_bytes"]:
+            await asyncio.sleep(0.005)
+        while (await until_phase("preparing"))["waits_for"] != ["n0"]:
+            await asyncio.sleep(0.005)
+        await value(1, "throttle", rate=0)
+        found = await until_phase("ready")
+        assert found["postponed"] and found["pause_ms"] is None
+        await group.sent(100)
+        assert (await value(0, "resume"))["phase"] == "preparing"
+        assert (await until_phase("complete"))["reason"] == ""
+        answer = await group.ask(0, "postpone")
+        assert answer.code == 1 and "too late" in (answer.remark or "")
+        answer = await group.ask(0, "throttle", rate="fast")
+        assert answer.code == 1 and "expected a rate" in (answer.remark or "")
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_nothing_is_held_before_the_log_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first flush after a start may take as long as the log is large."""
+    held: list[int] = []
+    freeze = local.LocalSwitch.freeze
+
+    def watched(switch: local.LocalSwitch, drained: Callable[[], None]) -> None:
+        log = switch._deps.running.store.opened.classic
+        assert log is not None
+        held.append(log.flushed_offset)
+        freeze(switch, drained)
+
+    monkeypatch.setattr(local.LocalSwitch, "freeze", watched)
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(1, flushDiskType="ASYNC_FLUSH", flushIntervalCommitLog="600000")
+        group.load()
+        await group.sent(100)
+        await group.stop_load()
+        end = group.brokers[0].store.log.max_offset
+        assert (await group.switch())["phase"] == "complete"
+        assert held == [end]
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
 def test_a_slave_that_is_gone_aborts_before_anything_waits(tmp_path: Path) -> None:
     async def main(group: LiveGroup) -> None:
         await group.start(2)

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from rmqpy.broker.assembly.resource_limits import SystemLimits, Usage
+from rmqpy.broker.assembly.switch.requests import change_info
 from rmqpy.broker.assembly.wiring import build_metrics
+from rmqpy.broker.replication.switch_protocol import Phase
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.client import Message, Producer, PullConsumer
 from rmqpy.net.unsent import UnsentBytes
@@ -204,3 +206,13 @@ def test_labels_are_escaped(build: BuildBroker) -> None:
         if "rocketmq_broker_tps{" in line
     )
     assert 'cluster="a \\"quoted\\" \\\\ name"' in line and LINE.fullmatch(line)
+
+
+def test_the_last_change_of_the_log_is_a_metric(build: BuildBroker) -> None:
+    broker = build().broker
+    metrics = build_metrics(broker, UnsentBytes(), dict)
+    assert "rmqpy_change" not in metrics.text()
+    broker.replication.register_report(lambda: change_info("leave", Phase.COMPLETE, 12))
+    page = metrics.text()
+    assert 'rmqpy_change{broker="broker-a",change="leave",phase="complete"} 1\n' in page
+    assert 'rmqpy_change_pause_ms{broker="broker-a",change="leave"} 12\n' in page

@@ -9,6 +9,8 @@ check        facts, and ``problems`` that prevent the leave
 start        when the leave has begun
 status       phase, reason, and for how long the members held requests, in ms
 cancel       the same; the leave is aborted if it is undecided
+postpone     the same; nothing is frozen until ``resume``
+resume       the same
 outcome      (sent by a member in doubt) the decision
 ===========  =================================================================================
 """
@@ -24,8 +26,15 @@ from attrs import define, field
 
 from rmqpy.broker.assembly.leave.record import ROLE
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
-from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS
-from rmqpy.broker.assembly.switch.requests import answer, decode, plan_of, refused
+from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, SYNC_POLL_MS
+from rmqpy.broker.assembly.switch.requests import (
+    CONTROLS,
+    answer,
+    change_info,
+    decode,
+    plan_of,
+    refused,
+)
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.replication.classic_role import ClassicRole
@@ -41,7 +50,9 @@ from rmqpy.broker.replication.leave_protocol import (
     TakeOver,
 )
 from rmqpy.broker.replication.switch_protocol import (
+    BEFORE_FREEZE,
     Outcome,
+    Phase,
     Record,
     Reopen,
     SendStep,
@@ -68,13 +79,15 @@ logger = logging.getLogger(__name__)
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TakingParts:
     """The parts of a slave that take part. ``is_quiet`` returns whether its whole log is on the
-    disk and dispatched; if not, it starts the flush that is waited for.
+    disk and dispatched, and ``is_durable`` whether that holds before an offset; if not, they start
+    the flush that is waited for.
     """
 
     broker: Broker
     store: MessageStore
     role: ClassicRole
     is_quiet: Callable[[], bool]
+    is_durable: Callable[[int], bool]
     scheduler: Scheduler
     network: Network
     journal: SwitchJournal
@@ -122,13 +135,29 @@ class LeavingSlave:
             facts = {"begin": log.min_offset, "end": log.max_offset}
             return answer(request, {"problems": self._problems(*plan_of(body)), **facts})
         if step == "start":
-            self._start(*plan_of(body))
-        elif step == "cancel" and self._coordinator is not None:
-            reason = "an administrator has aborted the leave"
-            self._coordinate(self._coordinator, self._coordinator.abort(reason))
-        elif step not in ("status", "cancel"):
+            self._start(*plan_of(body), postponed=body.get("postpone") is True)
+        elif step in CONTROLS:
+            if self._coordinator is not None:
+                self._control(self._coordinator, step)
+        else:
             raise refused(f"step={step}: this broker is no member of a DLedger group")
         return answer(request, self._status())
+
+    def _control(self, last: LeaveCoordinator, step: object) -> None:
+        """Carry out a request of an administrator about the leave in progress."""
+        if step == "cancel":
+            self._coordinate(last, last.abort("an administrator has aborted the leave"))
+        elif step == "postpone":
+            if last.phase not in BEFORE_FREEZE:
+                raise refused(f"the leave is {last.phase.value}: too late to postpone it")
+            last.postponed = True
+        elif step == "resume":
+            self._prepare(last, last.resume())
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the lines about the last leave, if there was one."""
+        last = self._coordinator
+        return {} if last is None else change_info("leave", last.phase, self._pause_ms)
 
     def _status(self) -> dict[str, Any]:
         if self._in_doubt:
@@ -139,6 +168,9 @@ class LeavingSlave:
             "phase": None if last is None else last.phase.value,
             "reason": "" if last is None else last.reason,
             "pause_ms": self._pause_ms,
+            "postponed": last is not None and last.postponed,
+            "waits_for": [] if last is None else last.waits_for,
+            "end": self._parts.store.log.max_offset,
         }
 
     def _outcome(self, leave: str) -> Outcome:
@@ -175,20 +207,23 @@ class LeavingSlave:
 
     # ---------------------------------------------------------------------------- coordination
 
-    def _start(self, plan: SwitchPlan, self_id: str) -> None:
+    def _start(self, plan: SwitchPlan, self_id: str, *, postponed: bool) -> None:
         found = self._problems(plan, self_id)
         if found:
             raise refused("; ".join(found))
-        coordinator = self._coordinator = LeaveCoordinator(plan)
+        coordinator = self._coordinator = LeaveCoordinator(plan, postponed=postponed)
         self._frozen_ms = self._pause_ms = None
         logger.warning("taking over from the DLedger group %s", plan.group)
+        self._prepare(coordinator, coordinator.begin())
 
+    def _prepare(self, coordinator: LeaveCoordinator, actions: LeaveActions) -> None:
         def expired() -> None:
-            if self._frozen_ms is None:
+            if coordinator.phase is Phase.PREPARING:
                 self._expire(coordinator, PREPARE_MS)
 
-        self._parts.scheduler.call_later(PREPARE_MS, expired)
-        self._coordinate(coordinator, coordinator.begin())
+        if actions:
+            self._parts.scheduler.call_later(PREPARE_MS, expired)
+        self._coordinate(coordinator, actions)
 
     def _expire(self, coordinator: LeaveCoordinator, limit_ms: int) -> None:
         missing = ", ".join(coordinator.waits_for) or SLAVE
@@ -202,7 +237,8 @@ class LeavingSlave:
         for action in actions:
             match action:
                 case CopyTables():
-                    self._copy_tables(lambda: coordinator.prepared(SLAVE))
+                    end = self._parts.store.log.max_offset
+                    self._copy_tables(partial(self._sync_ahead, coordinator, end))
                 case SendStep(to, step):
                     self._send(coordinator, to, step)
                 case CatchUp(log):
@@ -229,6 +265,18 @@ class LeavingSlave:
             self._coordinate(coordinator, actions)
 
         sync.fetch_now(fetched)
+
+    def _sync_ahead(self, coordinator: LeaveCoordinator, end: int) -> LeaveActions:
+        """Wait until the log before ``end`` is on the disk."""
+        if coordinator.phase is not Phase.PREPARING or self._stopped:
+            return []
+        if self._parts.is_durable(end):
+            return coordinator.prepared(SLAVE)
+        self._parts.scheduler.call_later(
+            SYNC_POLL_MS,
+            lambda: self._coordinate(coordinator, self._sync_ahead(coordinator, end)),
+        )
+        return []
 
     def _catch_up(self, coordinator: LeaveCoordinator, log: FrozenLog) -> LeaveActions:
         """Wait until the log ends where that of the members does, and is on the disk."""

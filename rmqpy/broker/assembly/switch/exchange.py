@@ -135,3 +135,17 @@ def log_is_quiet(broker: Broker, store: MessageStore) -> bool:
         broker.server.dispatch()
         return False
     return store.health.failure is None
+
+
+def log_is_durable(broker: Broker, store: MessageStore, end: int) -> bool:
+    """Return whether everything before ``end`` in a classic log is on the disk and dispatched; if
+    not, start the flush that it waits for. What this leaves for :func:`log_is_quiet` is little: the
+    first flush after a start may take as long as the log is large.
+    """
+    log = store.opened.classic
+    assert log is not None
+    if log.flushed_offset < end:
+        if not broker.log_flusher.running:
+            broker.log_flusher.begin()
+        return False
+    return log.max_offset - store.dispatcher.behind_bytes >= end

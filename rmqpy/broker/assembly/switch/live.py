@@ -8,8 +8,11 @@ step         sent by, to                      answer
 ===========  ===============================  ====================================================
 check        the command, each member         facts, and ``problems`` that prevent the switch
 start        the command, the master          when the switch has begun
-status       the command, the master          phase, reason, and the pause in ms
+status       the command, each member         phase, reason, pause in ms, and progress
 cancel       the command, the master          the same; the switch is aborted if it is undecided
+postpone     the command, the master          the same; nothing is frozen until ``resume``
+resume       the command, the master          the same
+throttle     the command, each member         the same; at most ``rate`` bytes are read per second
 prepare      the master, each slave           when the port of the group is open
 vote         the master, each slave           when the slave has recorded its vote
 commit       the master, each slave           when the slave has a DLedger log
@@ -31,15 +34,19 @@ from rmqpy.broker.assembly.switch.checks import difference, facts, problems
 from rmqpy.broker.assembly.switch.inquiry import ASK_MS, OutcomeInquiry
 from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, LocalSwitch, SwitchDependencies
 from rmqpy.broker.assembly.switch.requests import (
+    CONTROLS,
     answer,
+    change_info,
     decode,
     mark_of,
     plan_of,
+    rate_of,
     refused,
     reply,
 )
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.replication.switch_protocol import (
+    BEFORE_FREEZE,
     Action,
     Actions,
     Coordinator,
@@ -147,15 +154,28 @@ class LiveSwitch:
             found = {"problems": self._problems(*plan_of(body)), **facts(self._deps.running)}
             return answer(request, found)
         if step == "start":
-            self._start(*plan_of(body))
+            self._start(*plan_of(body), postponed=body.get("postpone") is True)
             return answer(request, self._status())
-        if step == "cancel" and isinstance(self._role, Coordinator):
-            self._coordinate(self._role.abort("an administrator has aborted the switch"))
-        if step in ("status", "cancel"):
+        if step == "throttle":
+            self._local.throttle_bytes = rate_of(body)
+        elif isinstance(self._role, Coordinator):
+            self._control(self._role, step)
+        if step in ("status", "throttle", *CONTROLS):
             return answer(request, self._status())
         if step == "outcome":
             return answer(request, {"outcome": self._outcome(str(body.get("switch"))).value})
         return self._answer_master(step, body, request, partial(reply, channel, request))
+
+    def _control(self, role: Coordinator, step: object) -> None:
+        """Carry out a request of an administrator about the switch in progress."""
+        if step == "cancel":
+            self._coordinate(role.abort("an administrator has aborted the switch"))
+        elif step == "postpone":
+            if role.phase not in BEFORE_FREEZE:
+                raise refused(f"the switch is {role.phase.value}: too late to postpone it")
+            role.postponed = True
+        elif step == "resume":
+            self._coordinate(role.resume())
 
     def _answer_master(
         self, step: object, body: Mapping[str, Any], request: RemotingCommand, later: Answer
@@ -185,14 +205,29 @@ class LiveSwitch:
 
     def _status(self) -> dict[str, Any]:
         role = self._role
+        progress = {
+            "unread_bytes": self._local.unread_bytes,
+            "throttle_bytes": self._local.throttle_bytes,
+            "end": self._deps.running.store.log.max_offset,
+        }
         if not isinstance(role, Coordinator):
-            return {"switch": None, "phase": None, "reason": "", "pause_ms": None}
+            return {"switch": None, "phase": None, "reason": "", "pause_ms": None, **progress}
         return {
             "switch": role.plan.switch,
             "phase": role.phase.value,
             "reason": role.reason,
             "pause_ms": self._local.pause_ms,
+            "postponed": role.postponed,
+            "waits_for": role.waits_for,
+            **progress,
         }
+
+    def runtime_info(self) -> dict[str, str]:
+        """Return the lines about the last switch, if this broker has coordinated one."""
+        role = self._role
+        if not isinstance(role, Coordinator):
+            return {}
+        return change_info("switch", role.phase, self._local.pause_ms)
 
     def _outcome(self, switch: str) -> Outcome:
         """Return what this member knows about a switch."""
@@ -212,13 +247,13 @@ class LiveSwitch:
 
     # ------------------------------------------------------------------------------ the master
 
-    def _start(self, plan: SwitchPlan, self_id: str) -> None:
+    def _start(self, plan: SwitchPlan, self_id: str, *, postponed: bool) -> None:
         found = self._problems(plan, self_id)
         if found:
             raise refused("; ".join(found))
         if self_id != plan.coordinator:
             raise refused(f"found {self_id}, expected the master, {plan.coordinator}")
-        coordinator = self._role = Coordinator(plan)
+        coordinator = self._role = Coordinator(plan, postponed=postponed)
         self._self_id = self_id
         logger.warning("switching to DLedger: %s", plan.peers)
         self._coordinate(coordinator.begin())

@@ -15,6 +15,7 @@ from rmqpy.broker.assembly.switch.exchange import (
     StandbyMember,
     SwitchingBroker,
     joined_configuration,
+    log_is_durable,
 )
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.replication.switch_protocol import SwitchPlan
@@ -25,10 +26,14 @@ from rmqpy.remoting.channel import Network
 from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark, GrowingPrefix
 
 POLL_MS: Final = 1
+PIECE_BYTES: Final = 16 << 20
+"""The part of the log that is read at once before the freeze."""
 RETRY_MS: Final = 250
 """The interval at which what must happen after the decision, or questions about it, are
 repeated.
 """
+THROTTLE_POLL_MS: Final = 100
+SYNC_POLL_MS: Final = 10
 HELD_MS_MAX: Final = 2500
 """The longest time for which requests are held; clients wait 3 s by default."""
 FROZEN: Final = "the broker becomes a member of a DLedger group"
@@ -74,6 +79,8 @@ class LocalSwitch:
     has_exchanged: bool = field(default=False, init=False)
     stopped: bool = field(default=False, init=False)
     pause_ms: int | None = field(default=None, init=False)
+    throttle_bytes: int = field(default=0, init=False)
+    """The number of bytes of the log to read per second before the freeze; 0 for no limit."""
     _wanted: object | None = field(default=None, init=False)
     """A token of the last preparation; None when it was undone."""
     _prepared: Preparation | None = field(default=None, init=False)
@@ -98,6 +105,9 @@ class LocalSwitch:
             done(str(error))
             return
         wanted = self._wanted = object()
+        former, self._prepared = self._prepared, None
+        if former is not None:
+            former.member.close()
 
         def loaded(_none: None, error: BaseException | None) -> None:
             if wanted is not self._wanted or self.stopped:
@@ -125,21 +135,55 @@ class LocalSwitch:
             if reason:
                 done(reason)
             else:
-                # The second time, what was written meanwhile.
-                self._read_ahead(prepared, done, 2)
+                self._read_ahead(prepared, done)
 
         prepared.member.open(opened)
 
-    def _read_ahead(self, prepared: Preparation, done: Callable[[str], None], rounds: int) -> None:
-        def read(_none: None, error: BaseException | None) -> None:
-            if prepared is not self._prepared:
-                return
-            if error is None and rounds > 1:
-                self._read_ahead(prepared, done, rounds - 1)
-            else:
-                done("" if error is None else f"reading the log failed: {error}")
+    def _read_ahead(self, prepared: Preparation, done: Callable[[str], None]) -> None:
+        """Read the next piece of the log, and wait as long as the throttle demands."""
+        begin_ms = self._deps.scheduler.monotonic_ms()
 
-        self._deps.scheduler.run_blocking(prepared.prefix.read_ahead, read)
+        def read(_none: None, error: BaseException | None) -> None:
+            if prepared is not self._prepared or self.stopped:
+                return
+            if error is not None:
+                done(f"reading the log failed: {error}")
+            elif not prepared.prefix.unread_bytes:
+                self._sync_ahead(prepared, self._deps.running.store.log.max_offset, done)
+            elif (wait_ms := self._throttled_ms(begin_ms)) > 0:
+                # The throttle may be changed meanwhile.
+                again = partial(read, None, None)
+                self._deps.scheduler.call_later(min(wait_ms, THROTTLE_POLL_MS), again)
+            else:
+                self._read_ahead(prepared, done)
+
+        self._deps.scheduler.run_blocking(partial(prepared.prefix.read_ahead, PIECE_BYTES), read)
+
+    def _sync_ahead(self, prepared: Preparation, end: int, done: Callable[[str], None]) -> None:
+        """Call ``done`` when the log before ``end`` is on the disk."""
+        running = self._deps.running
+        if prepared is not self._prepared or self.stopped:
+            return
+        if log_is_durable(running.broker, running.store, end):
+            done("")
+        else:
+            again = partial(self._sync_ahead, prepared, end, done)
+            self._deps.scheduler.call_later(SYNC_POLL_MS, again)
+
+    def _throttled_ms(self, begin_ms: int) -> int:
+        """Return the time to wait after a piece whose reading began then."""
+        if not self.throttle_bytes:
+            return 0
+        due_ms = begin_ms + 1000 * PIECE_BYTES // self.throttle_bytes
+        return due_ms - self._deps.scheduler.monotonic_ms()
+
+    @property
+    def unread_bytes(self) -> int | None:
+        """The bytes of the log that are to be read before the freeze; None before and after it."""
+        prepared = self._prepared
+        if prepared is None or self.has_exchanged:
+            return None
+        return prepared.prefix.unread_bytes
 
     def log_mark(self) -> ClassicPrefixMark:
         """Return end and digests of the log, of which all but the end has been read."""

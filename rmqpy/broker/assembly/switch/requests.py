@@ -5,14 +5,20 @@ any more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from attrs import define
 
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.store_api import HandlerTable
-from rmqpy.broker.replication.switch_protocol import Outcome, SwitchPlan, SwitchRecord, SwitchStage
+from rmqpy.broker.replication.switch_protocol import (
+    Outcome,
+    Phase,
+    SwitchPlan,
+    SwitchRecord,
+    SwitchStage,
+)
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.channel import Channel
@@ -20,6 +26,9 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
 from rmqpy.remoting.frame import encode_command
 from rmqpy.store.ledger.classic_prefix import ClassicPrefixMark
+
+CONTROLS: Final = ("status", "cancel", "postpone", "resume")
+"""The steps of an administrator that concern a change in progress."""
 
 
 def decode(body: bytes) -> Mapping[str, Any]:
@@ -51,6 +60,22 @@ def mark_of(body: Mapping[str, Any]) -> ClassicPrefixMark:
     if not isinstance(end, int) or not isinstance(digest, str):
         raise refused("no request of a switch: expected end and digest")
     return ClassicPrefixMark(end, digest)
+
+
+def rate_of(body: Mapping[str, Any]) -> int:
+    """Return the bytes per second in a request, 0 for no limit. Raises RequestRejectedError."""
+    rate = body.get("rate")
+    if not isinstance(rate, int) or rate < 0:
+        raise refused("expected a rate in bytes per second, or 0")
+    return rate
+
+
+def change_info(change: str, phase: Phase, pause_ms: int | None) -> dict[str, str]:
+    """Return the lines of the runtime information about a switch or a leave."""
+    found = {f"{change}Phase": phase.value}
+    if pause_ms is not None:
+        found[f"{change}PauseMs"] = str(pause_ms)
+    return found
 
 
 def outcome_of(response: RemotingCommand | None) -> Outcome | None:
