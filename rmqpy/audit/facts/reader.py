@@ -7,7 +7,7 @@ to which a consume queue leads. The bytes after it are being written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from attrs import evolve
 
@@ -36,7 +36,7 @@ from rmqpy.store.files.paths import OWN_FORMAT
 from rmqpy.store.unread.data import find_unread
 from rmqpy.store.unread.timers import count_timers_ahead
 
-__all__ = ["FindLockOwner", "read_facts"]
+__all__ = ["FindLockOwner", "read_confirmed_end", "read_facts"]
 
 FindLockOwner = Callable[[str], int | None]
 
@@ -59,6 +59,23 @@ def read_facts(
     return _FactsReader(files, directory, settings, holder).read(bounds)
 
 
+def read_confirmed_end(
+    files: FileSystem, directory: StoreDirectory, holder: FindLockOwner = find_lock_owner
+) -> int | None:
+    """Return the confirmed end of a running broker, or None if none is running: then the queues
+    need not be read.
+    """
+    if holder(directory.paths.lock) is None:
+        return None
+    return max((queue.end_physical for queue in _read_bounds(files, directory)), default=0)
+
+
+def _read_bounds(files: FileSystem, directory: StoreDirectory) -> Iterator[QueueBounds]:
+    begin = directory.logs[0].first_offset if directory.logs else 0
+    for queue in directory.queues:
+        yield read_ends(queue, map_units(files, queue.segments, scattered=True), begin)
+
+
 class _FactsReader:
     def __init__(
         self,
@@ -78,11 +95,7 @@ class _FactsReader:
 
     def read(self, bounds: tuple[QueueBounds, ...] | None) -> StoreFacts:
         directory, files = self.directory, self.files
-        begin = directory.logs[0].first_offset if directory.logs else 0
-        queues = bounds or tuple(
-            read_ends(queue, map_units(files, queue.segments, scattered=True), begin)
-            for queue in directory.queues
-        )
+        queues = bounds or tuple(_read_bounds(files, directory))
         confirmed = None
         if self.running:
             confirmed = max((queue.end_physical for queue in queues), default=0)

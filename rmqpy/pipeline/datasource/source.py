@@ -29,7 +29,7 @@ from pyspark.sql.types import StructField, StructType
 
 from rmqpy import __version__
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
-from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.scan.directory import LogFile, read_directory
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.audit.scan.store_root import check_store_root
@@ -159,7 +159,7 @@ class StoreReader(DataSourceReader):
     def _works(self, root: str) -> Iterator[WorkRange]:
         files = OsFileSystem()
         directory = read_directory(files, root)
-        limit = read_facts(files, root).confirmed_end
+        limit = read_confirmed_end(files, directory)
         for log in directory.logs:
             for file in log.files:
                 if file.size != log.file_size and self._fails:

@@ -1,8 +1,8 @@
-"""Build consume queues and index files from the packed ranges: each queue and each index file is
-one work unit.
+"""Build consume queues and index files from the packed ranges. A work unit is an index file or some
+queues: small queues share one, because a task and a sync cost more than a queue.
 
-Each file is written to ``<folder>/<a unique name>`` and synced, and then the driver renames it. So
-a worker that dies, or a second attempt, leaves only a file that is never used.
+Everything is written below ``<folder>/<a unique name>`` and synced, and then the driver renames it.
+So a worker that dies, or a second attempt, leaves only files that are never used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 from uuid import uuid4
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.audit.scan.directory import LogSegments
 from rmqpy.audit.scan.queue_units import map_file
@@ -20,12 +20,12 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_file_size
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.disk import FILE_MODE, OsFileSystem, sync_file_system
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.index.index_file import IndexFile
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
-__all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexFileUnit", "QueueFileUnit"]
+__all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexFileUnit", "QueueBatch", "QueueFileUnit"]
 
 CHUNK_UNITS: Final = 1 << 16
 
@@ -49,6 +49,27 @@ class QueueFileUnit:
     spans: tuple[ByteRange, ...]
     file_size: int
 
+    @property
+    def units(self) -> int:
+        return sum(span.count for span in self.spans)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the queue starts at 0 and has no gap, so that its files are just its units."""
+        expected = 0
+        for span in self.spans:
+            if span.first != expected:
+                return False
+            expected += span.count
+        return self.file_size % QUEUE_UNIT_SIZE == 0
+
+
+@define(slots=True, frozen=True)
+class QueueBatch:
+    """The queues of one work unit."""
+
+    queues: tuple[QueueFileUnit, ...]
+
 
 @define(slots=True, frozen=True, kw_only=True)
 class IndexFileUnit:
@@ -63,12 +84,12 @@ class IndexFileUnit:
 
 @define(slots=True, frozen=True, kw_only=True)
 class BuiltFile:
-    """The built folder (of a queue) or file (of the index) ``path``.
+    """The built folder (of queues, named by their numbers) or file (of the index) ``path``.
 
     ``begin_ms`` is the store time of an index file's first entry.
     """
 
-    unit: QueueFileUnit | IndexFileUnit
+    unit: QueueBatch | IndexFileUnit
     path: str
     items: int
     begin_ms: int = 0
@@ -80,33 +101,63 @@ class FileTask:
 
     folder: str
     logs: tuple[LogSegments, ...]
+    _views: dict[str, memoryview] = field(factory=dict, init=False, eq=False)
+    """The log files from which store times were read, mapped once on each worker."""
 
-    def __call__(self, unit: QueueFileUnit | IndexFileUnit) -> BuiltFile:
+    def __getstate__(self) -> dict[str, object]:
+        return {"folder": self.folder, "logs": self.logs, "_views": {}}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def __call__(self, unit: QueueBatch | IndexFileUnit) -> BuiltFile:
         path = f"{self.folder}/{uuid4().hex}"
         if isinstance(unit, IndexFileUnit):
             return _build_index(unit, path)
-        return self._build_queue(unit, path)
-
-    def _build_queue(self, unit: QueueFileUnit, path: str) -> BuiltFile:
-        files = OsFileSystem()
         os.mkdir(path)
+        for number, queue in enumerate(unit.queues):
+            os.mkdir(f"{path}/{number}")
+            build = self._write_files if queue.is_plain else self._build_queue
+            build(queue, f"{path}/{number}")
+        sync_file_system(path)
+        return BuiltFile(unit=unit, path=path, items=sum(queue.units for queue in unit.queues))
+
+    def _write_files(self, unit: QueueFileUnit, path: str) -> None:
+        """Write the files of a plain queue: their units, then zeros."""
+        size, first, waiting = unit.file_size, 0, bytearray()
+        for _, units in _unit_chunks(unit):
+            waiting += units
+            while len(waiting) >= size:
+                self._write_file(f"{path}/{first:020d}", waiting[:size], size)
+                del waiting[:size]
+                first += size
+        if waiting:
+            self._write_file(f"{path}/{first:020d}", waiting, size)
+
+    def _write_file(self, path: str, units: bytearray, size: int) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(units)
+            file.truncate(size)
+        stored_ms = self._stored_ms(QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)[0])
+        if stored_ms is not None:
+            OsFileSystem().set_mtime_ms(path, stored_ms)
+
+    def _build_queue(self, unit: QueueFileUnit, path: str) -> None:
+        """Write the files of a queue with gaps, as the broker fills them."""
+        files = OsFileSystem()
         queue = ConsumeQueue(files, path, unit.file_size)
         try:
             for first, units in _unit_chunks(unit):
                 queue.put_run(first, units)
-            sync = queue.take_sync()
-            if sync is not None:
-                sync.run()
             ends = [(file.path, _last_unit(file.view)) for file in queue.segments]
-            items = int(queue.max_offset)
         finally:
             queue.close()
         for name, offset in ends:
             stored_ms = self._stored_ms(offset)
             if stored_ms is not None:
                 files.set_mtime_ms(name, stored_ms)
-        files.sync_dir(path)
-        return BuiltFile(unit=unit, path=path, items=items)
 
     def _stored_ms(self, offset: int) -> int | None:
         """Return the store time of the message at a physical offset, or None.
@@ -119,7 +170,9 @@ class FileTask:
                 continue
             entries = log.framing is Framing.DLEDGER
             frame = offset - file.first_offset - (ENTRY_HEADER_SIZE if entries else 0)
-            view = map_file(OsFileSystem(), file.path)[frame:]
+            if file.path not in self._views:
+                self._views[file.path] = map_file(OsFileSystem(), file.path, scattered=True)
+            view = self._views[file.path][frame:]
             scan = scan_records(
                 view, file.first_offset + frame, dledger=entries, check_crc=False, max_records=1
             )

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from attrs import asdict, define, field
 
-from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
@@ -209,7 +209,7 @@ class Export:
     def _works(self) -> list[WorkRange]:
         plan, files = self.plan, OsFileSystem()
         directory = read_directory(files, plan.root)
-        limit = read_facts(files, plan.root).confirmed_end
+        limit = read_confirmed_end(files, directory)
         ranges, excluded = partition_store(directory, plan.range_bytes, limit)
         self.skipped += excluded
         plan.progress.expect(sum(work.stop - work.start for work in ranges))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
-from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.audit.scan.queue_units import map_units, read_ends
@@ -35,11 +35,12 @@ from rmqpy.pipeline.jobs.derived_files import (
     ByteRange,
     FileTask,
     IndexFileUnit,
+    QueueBatch,
     QueueFileUnit,
 )
 from rmqpy.pipeline.jobs.derived_ranges import DerivedRange, DeriveTask
 from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.disk import OsFileSystem, sync_file_system
 from rmqpy.store.index.index_file import index_file_name
 from rmqpy.store.queues.table import is_queue_name
 
@@ -48,6 +49,9 @@ __all__ = ["INDEX", "QUEUES", "QueueBreak", "Rebuild", "RebuildPlan"]
 TEMPORARY: Final = "_temporary"
 QUEUES: Final = "consumequeue"
 INDEX: Final = "index"
+BATCH_QUEUES: Final = 1024
+BATCH_UNITS: Final = 1 << 22
+"""The limits of the queues that one task writes."""
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 """A function that executes all work units of a kind and yields the results in order."""
@@ -129,11 +133,11 @@ class Rebuild:
         self._build(directory)
         self._copy_expired(directory)
         shutil.rmtree(target / TEMPORARY)
-        _sync_folders(target)
+        sync_file_system(plan.target)
 
     def _pack(self, directory: StoreDirectory) -> None:
         plan = self.plan
-        limit = read_facts(OsFileSystem(), plan.root, plan.settings).confirmed_end
+        limit = read_confirmed_end(OsFileSystem(), directory)
         levels = plan.settings.delay_levels_ms
         task = DeriveTask(
             folder=f"{plan.target}/{TEMPORARY}",
@@ -167,14 +171,14 @@ class Rebuild:
     def _build(self, directory: StoreDirectory) -> None:
         plan = self.plan
         task = FileTask(folder=f"{plan.target}/{TEMPORARY}", logs=directory.logs)
-        units: list[QueueFileUnit | IndexFileUnit] = [*self._queue_units(directory)]
+        units: list[QueueBatch | IndexFileUnit] = [*_batches(self._queue_units(directory))]
         units += self._index_units()
         newest = ""
         plan.writing.expect(sum(map(_unit_bytes, units)))
         for built in self.run_units(task, units):
             unit = built.unit
-            if isinstance(unit, QueueFileUnit):
-                self._place_queue(built, unit)
+            if isinstance(unit, QueueBatch):
+                self._place_queues(built, unit)
             else:
                 newest = index_file_name(built.begin_ms, newest)
                 os.rename(built.path, f"{plan.target}/{INDEX}/{newest}")
@@ -182,12 +186,16 @@ class Rebuild:
                 self.keys += built.items
             plan.writing.advance(_unit_bytes(unit))
 
-    def _place_queue(self, built: BuiltFile, unit: QueueFileUnit) -> None:
-        folder = Path(self.plan.target, QUEUES, unit.topic)
-        folder.mkdir(exist_ok=True)
-        os.rename(built.path, folder / str(unit.queue_id))
-        self.queues += 1
-        self.units += sum(span.count for span in unit.spans)
+    def _place_queues(self, built: BuiltFile, batch: QueueBatch) -> None:
+        topic = ""
+        for number, unit in enumerate(batch.queues):
+            folder = f"{self.plan.target}/{QUEUES}/{unit.topic}"
+            if unit.topic != topic:  # The queues are sorted by topic.
+                os.makedirs(folder, exist_ok=True)
+                topic = unit.topic
+            os.rename(f"{built.path}/{number}", f"{folder}/{unit.queue_id}")
+            self.queues += 1
+            self.units += unit.units
 
     def _queue_units(self, directory: StoreDirectory) -> Iterator[QueueFileUnit]:
         existing = existing_topics(
@@ -226,8 +234,10 @@ class Rebuild:
         begin = min((log.first_offset for log in directory.logs), default=0)
         for queue in directory.queues:
             folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
+            if folder.exists():
+                continue
             units = map_units(files, queue.segments)
-            if folder.exists() or units is None:
+            if units is None:
                 continue
             if read_ends(queue, units, 0).end_physical > begin:
                 continue
@@ -235,10 +245,25 @@ class Rebuild:
             self.copied += 1
 
 
-def _unit_bytes(unit: QueueFileUnit | IndexFileUnit) -> int:
-    """Return the size in bytes of the units or keys in the file."""
-    size = QUEUE_UNIT.size if isinstance(unit, QueueFileUnit) else INDEX_ENTRY_SIZE
-    return size * sum(span.count for span in unit.spans)
+def _unit_bytes(unit: QueueBatch | IndexFileUnit) -> int:
+    """Return the size in bytes of the units or keys in the files."""
+    if isinstance(unit, QueueBatch):
+        return QUEUE_UNIT.size * sum(queue.units for queue in unit.queues)
+    return INDEX_ENTRY_SIZE * sum(span.count for span in unit.spans)
+
+
+def _batches(queues: Iterable[QueueFileUnit]) -> Iterator[QueueBatch]:
+    """Yield the queues in batches of a limited number of queues and units."""
+    batch: list[QueueFileUnit] = []
+    units = 0
+    for queue in queues:
+        if batch and (len(batch) == BATCH_QUEUES or units + queue.units > BATCH_UNITS):
+            yield QueueBatch(tuple(batch))
+            batch, units = [], 0
+        batch.append(queue)
+        units += queue.units
+    if batch:
+        yield QueueBatch(tuple(batch))
 
 
 def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]:
@@ -256,8 +281,3 @@ def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]
                 part, remaining = [], size
     if part:
         yield tuple(part)
-
-
-def _sync_folders(target: Path) -> None:
-    for folder, _, _ in os.walk(target, topdown=False):
-        OsFileSystem().sync_dir(folder)

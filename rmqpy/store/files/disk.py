@@ -10,6 +10,7 @@ are accessed: with read-ahead, the first write to a queue reads its whole file.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
@@ -228,6 +229,19 @@ class DiskLock:
             os.close(self._fd)
             self._fd = -1
             self._held.discard(self._identity)
+
+
+def sync_file_system(path: str) -> None:
+    """Sync everything that was written to the file system of ``path``: with thousands of new files,
+    that is far cheaper than syncing each.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), path)
+    finally:
+        os.close(fd)
 
 
 class OsFileSystem:
