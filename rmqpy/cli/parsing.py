@@ -90,8 +90,8 @@ class Parser(argparse.ArgumentParser):
         if not options:
             self.error(f"found {' '.join(extra)!r} in excess, expected nothing more")
         known = self._option_string_actions
-        hint = did_you_mean(options[0].partition("=")[0], known) or "; --help lists the options"
-        self.error(f"found the option {options[0]}, which it does not have{hint}")
+        hint = did_you_mean(options[0].partition("=")[0], known)
+        self.error(f"found the option {options[0]}, expected one that --help lists{hint}")
 
     def _unknown_option_hint(self) -> str:
         """Return the option that a misspelled one was meant to be: it may be the missing one."""

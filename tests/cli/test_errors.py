@@ -157,7 +157,7 @@ def test_the_nearest_topic_is_suggested_by_the_name_server(
         ("upgrade status --fromat json", "did you mean --format?"),
         ("upgrade run --untill verified", "did you mean --until?"),
         ("upgrade switch n0 --self_id n0=n0", "did you mean --self-id?"),
-        ("store inspect --qqq=1 DIR", "--help lists the options"),
+        ("store inspect --qqq=1 DIR", "found the option --qqq=1, expected one that --help lists\n"),
         ("upgrade finalize n0 n1", "found 'n1' in excess"),
     ],
 )
@@ -168,6 +168,16 @@ def test_an_unknown_option_is_refused_with_the_nearest(
         main(line.split())
     err = capsys.readouterr().err
     assert ended.value.code == 1 and hint in err and err.startswith("usage: rmqpy " + line[:5])
+
+
+def test_an_unknown_option_has_the_parts_of_a_refusal_in_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["upgrade", "plan", "--refernce", "n0", "--format", "json"])
+    value = json.loads(capsys.readouterr().out)
+    assert value["found"] == "the option --refernce" and "--help lists" in value["expected"]
+    assert value["remedy"] == "did you mean --reference?"
 
 
 def test_replicas_may_follow_options(

@@ -84,7 +84,9 @@ def test_a_group_is_switched_and_rolled_back_without_arguments(
     assert logs[0] == logs[1] == logs[2]
     code, out, _ = run("verify")
     assert code == 0 and "n0 before" in out and (lagging / "certificate.json").exists()
-    assert run("switch")[0] == 0
+    code, out, _ = run("switch")
+    assert code == 0 and out.count("dLegerGroup=b0\n") == 1, "what all have in common, once"
+    assert "\nn1: dLegerSelfId=n1\n" in out and "then run rmqpy upgrade verify" in out
     for name in names:
         text = (lagging / f"{name}.conf").read_text()
         assert f"dLegerSelfId={name}\n" in text and "enableDLegerCommitLog=true\n" in text
@@ -127,7 +129,10 @@ def test_run_goes_on_until_a_person_must_decide(lagging: Path, run: RunUpgrade) 
     lines = out.splitlines()
     assert code == 0 and lines[0].startswith("group b0: stopped;")
     assert lines[2].split()[:3] == ["member", "role", "state"] and "840" not in lines[5]
-    assert "next: rmqpy upgrade plan" in out and "way back: start the brokers again" in out
+    assert (
+        "next: rmqpy upgrade plan (compare the members" in out
+        and "way back: start the brokers again" in out
+    )
     code, _, err = run("run --until verified")
     assert code == 2 and "expected --yes" in err and state_of(run) == "stopped"
     code, out, _ = run("next --yes")

@@ -102,7 +102,7 @@ def _switch(options: argparse.Namespace) -> int:
     print_result(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
-        [*(note for part in plan.nodes for note in part.notes), f"switched: {AFTER[options.to]}"],
+        [*plan.note_lines(), f"switched: {AFTER[options.to]}"],
     )
     return EXIT_DONE
 

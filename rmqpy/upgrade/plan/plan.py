@@ -11,7 +11,7 @@ import hmac
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from attrs import define, field
 
@@ -22,6 +22,10 @@ from rmqpy.upgrade.plan.operations import Op, op_from_json, op_to_json
 
 PLAN_FORMAT = 1
 _ID_DIGITS = 12
+
+
+SHOWN_MAX: Final = 50
+"""The maximum number of operations of a member in the readable form of a plan."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -119,20 +123,35 @@ class Plan:
         return plan
 
     def lines(self) -> Iterator[str]:
-        """Yield the readable form."""
+        """Yield the readable form: first what is done on each member, then the operations, of each
+        member at most ``SHOWN_MAX``.
+        """
         yield f"plan {self.id}: {', '.join(self.steps)}"
-        for name, value in self.facts.items():
-            yield f"  {name}: {_short(value)}"
-        for conflict in self.conflicts:
-            yield f"  CONFLICT {conflict}"
         for node in self.nodes:
             counts = Counter(op.kind for op in node.ops)
             summary = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
             yield f"{node.replica} ({node.root}): {summary}"
+        for name, value in self.facts.items():
+            yield from _fact_lines(name, value)
+        for conflict in self.conflicts:
+            yield f"  CONFLICT {conflict}"
+        for node in self.nodes:
+            if node.notes or node.ops:
+                yield f"{node.replica}:"
             for note in node.notes:
                 yield f"  note: {note}"
-            for op in node.ops:
+            for op in node.ops[:SHOWN_MAX]:
                 yield f"  {op_line(op)}"
+            if len(node.ops) > SHOWN_MAX:
+                yield f"  and {len(node.ops) - SHOWN_MAX} more; --format json shows all"
+
+    def note_lines(self) -> Iterator[str]:
+        """Yield the notes of all members, those that are the same for all of them once."""
+        every = [note for node in self.nodes[:1] for note in node.notes]
+        common = [note for note in every if all(note in each.notes for each in self.nodes)]
+        yield from common
+        for node in self.nodes:
+            yield from (f"{node.replica}: {note}" for note in node.notes if note not in common)
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -175,5 +194,17 @@ def op_line(op: Op) -> str:
     return f"{op.kind} {op.path}{where}{to}{source}{digests}{why}"
 
 
+def _fact_lines(name: str, value: object) -> Iterator[str]:
+    """Yield a fact; one about several members has a line for each."""
+    if isinstance(value, dict) and any(isinstance(each, dict) for each in value.values()):
+        yield f"  {name}:"
+        for inner, each in value.items():
+            yield f"    {inner}: {_short(each)}"
+    else:
+        yield f"  {name}: {_short(value)}"
+
+
 def _short(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_short(each)}" for name, each in value.items())
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -60,9 +60,12 @@ def _facts(facts: NoMessageFacts) -> Iterator[tuple[str, str]]:
     for copy in facts.where.current_copies if facts.where is not None else ():
         yield copy.kind.value, place_of(copy) + (f"; {copy.state}" if copy.state else "")
     if facts.topic is not None:
-        config = facts.topic.config or {}
-        queues = f"{config.get('readQueueNums', '?')} readable queues"
-        yield "topic", f"{facts.topic.name}: {queues}, permission {config.get('perm', '?')}"
+        config = facts.topic.config
+        if config is None:
+            yield "topic", f"{facts.topic.name}: unknown to the broker"
+        else:
+            queues = f"{config.get('readQueueNums', '?')} readable queues"
+            yield "topic", f"{facts.topic.name}: {queues}, permission {config.get('perm', '?')}"
     group = facts.group
     if group is None or facts.topic is None:
         return

@@ -15,7 +15,7 @@ DLEDGER, CONTROLLER = "dledger", "controller"
 """Where ``switch`` leads."""
 
 AFTER = {
-    DLEDGER: "start the brokers",
+    DLEDGER: "start the brokers, then run rmqpy upgrade verify",
     CONTROLLER: "start the controller, then the brokers with RocketMQ 5.x",
 }
 """What the operator does next."""

@@ -224,7 +224,9 @@ def absolute(path: str, *, folder: bool = True) -> str:
 
     found = Path(path)
     if folder and not found.is_dir():
-        raise RmqError(f"{path}: not a directory; give a broker's storePathRootDir")
+        raise RmqError(
+            f"{path}: found no directory, expected a broker's storePathRootDir; check the path"
+        )
     return str(found.resolve())
 
 
