@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.audit import manifest_of
+from harness.audit import directory_of, manifest_of
 
 from rmqpy.audit.replicas.manifest import Manifest, Md5
 from rmqpy.model.errors import RmqError
@@ -84,6 +84,14 @@ def test_block_digests_cover_the_valid_prefix(store_of: Callable[[str], Path]) -
     assert list(last.blocks) == [hashlib.blake2b(data, digest_size=16).hexdigest()]
     assert log.end == 225556
     assert sum(group.count for file in log.files for group in file.blocks.groups) == 279
+
+
+def test_every_row_of_files_has_its_own_name(store_of: Callable[[str], Path]) -> None:
+    """What is known of a row is kept by its name."""
+    directory = directory_of(store_of("C-upgraded-v497/n0"))
+    names = [queue.segments.name for queue in directory.queues]
+    assert len(set(names)) == len(names) > 10
+    assert [log.name for log in directory.logs] == ["commitlog", "dledger-n0/data"]
 
 
 def test_a_changed_file_does_not_fit_the_manifest(copy_of: Callable[[str], Path]) -> None:

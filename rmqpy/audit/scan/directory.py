@@ -251,13 +251,13 @@ class _Reader:
         strays: list[str] = []
         empty: list[LogFile] = []
         for folder in folders:
-            for name, is_dir, size, mtime_ms in self.files.list_entries(folder):
-                path = f"{folder}/{name}"
-                regular = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+            for entry, is_dir, size, mtime_ms in self.files.list_entries(folder):
+                path = f"{folder}/{entry}"
+                regular = len(entry) == NAME_DIGITS and entry.isascii() and entry.isdigit()
                 if not regular or is_dir:
                     strays.append(path)
                     continue
-                file = LogFile(path, int(name), size, mtime_ms)
+                file = LogFile(path, int(entry), size, mtime_ms)
                 (found if size else empty).append(file)
         found.sort(key=lambda file: file.first_offset)
         return LogSegments(name, framing, tuple(found), tuple(strays), tuple(empty))
