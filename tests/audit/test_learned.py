@@ -180,29 +180,42 @@ def test_a_change_is_found_though_the_time_of_the_write_is_restored(
     assert found and (manifest, found) == taken(store, None)
 
 
-@pytest.mark.parametrize("damage", ["bit", "short", "empty", "version", "other file"])
-def test_an_entry_that_is_not_valid_is_not_used(
+DAMAGES = ["bit", "length", "short", "empty", "version", "other file", "earlier format"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_entries_that_are_not_valid_are_not_used(
     copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     store = copy_of("A-classic-clean-v497")
     whole = taken(store, opened(store))
-    first, second = [path for path in entries(store) if path.suffix != ".blocks"][:2]
+    first, second = [path for path in entries(store) if "commitlog" in path.parts][1::2][:2]
+    assert first.suffix == second.suffix == ".known"
+    log = str(store / first.relative_to(learned_folder(str(store))).with_suffix(""))
+    parts = {entry["part"] for entry in opened(store).parts_of(log)}
+    assert parts > {"walk"}
     raw = first.read_bytes()
-    if damage == "bit":
-        first.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    elif damage == "short":
-        first.write_bytes(raw[: len(raw) // 2])
-    elif damage == "empty":
-        first.write_bytes(b"")
-    elif damage == "version":
+    size_at = len(learned_module.HEADER) + 8
+    changed = {
+        "bit": raw[:-1] + bytes([raw[-1] ^ 1]),
+        "length": raw[:size_at] + b"\xff" * 4 + raw[size_at + 4 :],
+        "short": raw[: len(raw) - 1],
+        "empty": b"",
+        "other file": second.read_bytes(),
+        "earlier format": raw.replace(b"rmqpy-learned 2", b"rmqpy-learned 1"),
+    }
+    if damage == "version":
         monkeypatch.setattr(learned_module, "VERSION", "another")
     else:
-        first.write_bytes(second.read_bytes())
+        first.write_bytes(changed[damage])
     again = opened(store)
-    path = first.relative_to(learned_folder(str(store))).with_suffix("")
-    assert again.known(str(store / path), first.suffix[1:]) is None
+    left = {part for part in parts if again.known(log, part) is not None}
+    if damage in ("bit", "short"):
+        assert len(left) == len(parts) - 1, "only the last part is damaged"
+    else:
+        assert not left
     assert taken(store, again) == whole
-    assert opened(store).known(str(store / path), first.suffix[1:]) is not None
+    assert {entry["part"] for entry in opened(store).parts_of(log)} == parts
 
 
 def test_a_full_audit_reads_everything_and_names_wrong_entries(
@@ -210,7 +223,11 @@ def test_a_full_audit_reads_everything_and_names_wrong_entries(
 ) -> None:
     store = copy_of("A-classic-clean-v497")
     whole = taken(store, opened(store))
-    (entry,) = (path for path in entries(store) if path.name == "00000000000000000000.walk")
+    (entry,) = (
+        path
+        for path in entries(store)
+        if path.name == "00000000000000000000.known" and "commitlog" in path.parts
+    )
     log = store / "commitlog" / entry.stem
     writer = opened(store)
     value = writer.known(str(log), "walk")
@@ -288,8 +305,11 @@ def test_a_file_that_has_just_changed_is_read_again(copy_of: Callable[[str], Pat
     Path(learned_folder(str(store))).mkdir(parents=True)
     early = Learned(OsFileSystem(), str(store), lambda: min(changed_ms))
     taken(store, early)
-    kept = {path.suffix for path in entries(store)}
-    assert early.unsettled and kept <= {".head"}, "nobody relies on the times of an open index"
+    learned = opened(store)
+    folder = Path(learned_folder(str(store)))
+    paths = [str(store / path.relative_to(folder).with_suffix("")) for path in entries(store)]
+    kept = {entry["part"] for path in paths for entry in learned.parts_of(path)}
+    assert early.unsettled and kept <= {"head"}, "nobody relies on the times of an open index"
 
 
 def test_nothing_is_written_to_a_store_that_was_not_prepared(

@@ -26,7 +26,7 @@ from harness.upgrade import (
     write_confs,
 )
 
-from rmqpy.audit.facts.learned import COARSE_SETTLED_NS, Learned, learned_folder
+from rmqpy.audit.facts.learned import COARSE_SETTLED_NS, Learned, learned_folder, open_learned
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.testing.ports import free_port_block
 from rmqpy.upgrade.checks.replica import LocalReplica
@@ -132,12 +132,21 @@ def test_an_interrupted_preparation_continues(classic: Path) -> None:
 
     with pytest.raises(KilledError):
         prepare(replica_of(classic / "n0"), Pace(1 << 30, lambda: 0.0, killed))
-    known = {path: path.stat().st_mtime_ns for path in entries(classic / "n0")}
+    known = facts(classic / "n0")
     assert known
     found = prepare(replica_of(classic / "n0"), pace_of(Clock()))
     assert found.learned_bytes > 0
-    assert {path: path.stat().st_mtime_ns for path in known} == known, "nothing was learned twice"
-    assert entries(classic / "n0") > known.keys()
+    now = facts(classic / "n0")
+    assert {each: now[each] for each in known} == known, "nothing was learned twice"
+    assert now.keys() > known.keys()
+
+
+def facts(root: Path) -> dict[tuple[str, str], int]:
+    """Return when each part of what is known of a store was learned."""
+    learned = open_learned(OsFileSystem(), str(root), lambda: 0)
+    assert learned is not None
+    found = [part for path in learned.files_below(str(root)) for part in learned.parts_of(path)]
+    return {(each["path"], each["part"]): each["ms"] for each in found}
 
 
 def test_files_are_read_at_the_given_rate(classic: Path) -> None:

@@ -21,8 +21,10 @@ what a look at the rest of the file can check; an age names these bytes separate
 
 There is one entry for each file and part (``walk``: the walk over a log file; ``units`` and
 ``index``: the sums of a queue or index file; ``head``; ``md5``; ``span``: the time of the first
-message; ``twin``: its form in a classic log), in ``rmqpy/learned/PATH.PART``: a header line, the
-BLAKE2b digest of the rest, and compressed JSON:
+message; ``twin``: its form in a classic log). Those of a file are in ``rmqpy/learned/PATH.known``,
+so that one read and one write carry them over when the file is moved: a header line, and for each
+part its name (8 bytes), the length and the BLAKE2b digest of its JSON (4 and 16 bytes), and the
+JSON, compressed:
 
 ========  ====================================================================================
 version   version of rmqpy and of the kernel of the audit
@@ -46,9 +48,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from attrs import define, field
@@ -71,10 +74,12 @@ TWIN: Final = "twin"
 SPAN: Final = "span"
 HEAD: Final = "head"
 PARTS: Final = (WALK, MD5, UNITS, INDEX, TWIN, SPAN, HEAD)
+KNOWN: Final = "known"
 BLOCKS: Final = "blocks"
 
-HEADER: Final = b"rmqpy-learned 1\n"
+HEADER: Final = b"rmqpy-learned 2\n"
 DIGEST_BYTES: Final = 16
+SECTION: Final = struct.Struct(f">8sI{DIGEST_BYTES}s")
 VERSION: Final = f"{__version__}/{KERNEL_VERSION}"
 
 SETTLED_NS: Final = 100_000_000
@@ -107,6 +112,7 @@ class Learned:
     _heads: dict[str, tuple[int, int]] = field(factory=dict)
     _read: dict[str, int] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
+    _writing: threading.Lock = field(factory=threading.Lock)
 
     @property
     def folder(self) -> str:
@@ -228,6 +234,13 @@ class Learned:
             return None
 
     def _write(self, path: str, part: str, value: Any, identity: FileIdentity, at_ms: int) -> None:
+        entry = self._packed(path, part, value, identity, at_ms)
+        with self._writing:
+            self._replace(path, {**self._entries(path), part: entry})
+
+    def _packed(
+        self, path: str, part: str, value: Any, identity: FileIdentity, at_ms: int
+    ) -> bytes:
         tree = {
             "version": VERSION,
             "path": self._relative(path),
@@ -236,28 +249,40 @@ class Learned:
             "ms": at_ms,
             "value": value,
         }
-        packed = zlib.compress(json.dumps(tree, separators=(",", ":")).encode(), 1)
-        self.files.replace_bytes(self._place(path, part), HEADER + _digest(packed) + packed)
+        return zlib.compress(json.dumps(tree, separators=(",", ":")).encode(), 1)
+
+    def _replace(self, path: str, entries: Mapping[str, bytes]) -> None:
+        sections = (
+            SECTION.pack(part.encode(), len(packed), _digest(packed)) + packed
+            for part, packed in entries.items()
+        )
+        self.files.replace_bytes(self._place(path, KNOWN), HEADER + b"".join(sections))
 
     def parts_of(self, path: str) -> list[dict[str, Any]]:
         """Return all valid entries of a file that is about to be renamed."""
-        found = (self._load(path, part) for part in PARTS)
+        entries = self._entries(path)
+        found = (self._decoded(path, part, entries.get(part)) for part in PARTS)
         return [each for each in found if each is not None]
 
     def carry_over(self, entries: list[dict[str, Any]], path: str) -> None:
         """Keep entries of a file under its new path. The caller has just renamed it, and nobody
         else may change it. On a full disk they are lost, and the file is read again.
         """
-        for entry in entries:
-            identity = self.files.identity(path)
-            if identity[:3] != tuple(entry["identity"][:3]):
-                continue
-            try:
-                if entry["part"] == WALK:
-                    self._move_blocks(entry["path"], path)
-                self._write(path, entry["part"], entry["value"], identity, entry["ms"])
-            except OSError as error:
-                log.debug("cannot keep what was learned about %s: %s", path, error)
+        if not entries:
+            return
+        identity = self.files.identity(path)
+        kept = {
+            each["part"]: self._packed(path, each["part"], each["value"], identity, each["ms"])
+            for each in entries
+            if identity[:3] == tuple(each["identity"][:3])
+        }
+        try:
+            if WALK in kept:
+                self._move_blocks(entries[0]["path"], path)
+            if kept:
+                self._replace(path, kept)
+        except OSError as error:
+            log.debug("cannot keep what was learned about %s: %s", path, error)
 
     def _move_blocks(self, before: str, path: str) -> None:
         old, new = self._place(before, BLOCKS), self._place(path, BLOCKS)
@@ -288,7 +313,7 @@ class Learned:
         """Remove the entries of files that no longer exist, and of parts that have no meaning."""
         for place in _files_below(self.files, self.folder):
             path, _, part = place.removeprefix(f"{self.folder}/").rpartition(".")
-            is_used = part in PARTS or part == BLOCKS
+            is_used = part in (KNOWN, BLOCKS)
             places = f"{self.root}/{path}", f"/{path}"
             if not is_used or not any(map(self.files.exists, places)):
                 self.files.unlink(place)
@@ -301,25 +326,36 @@ class Learned:
 
     def _load(self, path: str, part: str) -> dict[str, Any] | None:
         """Return a valid entry, or None."""
+        return self._decoded(path, part, self._entries(path).get(part))
+
+    def _entries(self, path: str) -> dict[str, bytes]:
+        """Return the compressed entries of a file that are undamaged, by part."""
         try:
-            raw = self.files.read_bytes(self._place(path, part))
-            identity = self.files.identity(path)
+            raw = self.files.read_bytes(self._place(path, KNOWN))
         except OSError:
-            return None
-        digest, packed = raw[len(HEADER) : _BODY], raw[_BODY:]
-        if not raw.startswith(HEADER) or _digest(packed) != digest:
+            return {}
+        found, position = {}, len(HEADER)
+        while raw.startswith(HEADER) and position + SECTION.size <= len(raw):
+            name, size, digest = SECTION.unpack_from(raw, position)
+            position += SECTION.size
+            packed = raw[position : position + size]
+            position += size
+            if _digest(packed) == digest:
+                found[name.rstrip(b"\0").decode("latin-1")] = packed
+        return found
+
+    def _decoded(self, path: str, part: str, packed: bytes | None) -> dict[str, Any] | None:
+        if packed is None:
             return None
         try:
+            identity = self.files.identity(path)
             tree: dict[str, Any] = json.loads(zlib.decompress(packed))
             count = 2 if part == HEAD else len(identity)
             found = tree["version"], tree["path"], tree["part"], tuple(tree["identity"])[:count]
             is_valid = found == (VERSION, self._relative(path), part, identity[:count])
             return tree if is_valid and {"ms", "value"} <= tree.keys() else None
-        except (ValueError, KeyError, TypeError, zlib.error):
+        except (OSError, ValueError, KeyError, TypeError, zlib.error):
             return None
-
-
-_BODY: Final = len(HEADER) + DIGEST_BYTES
 
 
 def learned_folder(root: str) -> str:
