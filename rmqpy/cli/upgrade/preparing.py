@@ -10,12 +10,15 @@ from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_options
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import local_replicas
+from rmqpy.cli.upgrade.group.preparing import clear_there, prepare_alone, stage_there
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.forecast import Forecast
+    from rmqpy.upgrade.prepare import Prepared
 
 RATE_MIB = 50.0
 
@@ -55,52 +58,85 @@ def add_verbs(verbs: Commands) -> None:
 def _prepare(options: argparse.Namespace) -> int:
     from attrs import asdict
 
-    from rmqpy.model.text import format_bytes
     from rmqpy.upgrade.plan.pace import Pace
-    from rmqpy.upgrade.prepare import forget, prepare_all
+    from rmqpy.upgrade.prepare import Prepared, prepare_all
 
     if options.clear:
-        names = []
-        for replica in local_replicas(options):
-            forget(replica)
-            names.append(replica.name)
-        print_result(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
-        return EXIT_DONE
+        return _clear(options)
     rate = options.rate * (1 << 20)
     if options.dry_run:
         return _forecast(options, rate)
-    value, lines = {}, []
-    for found in prepare_all(plan_context_of(options), lambda: Pace(rate), leave=options.leave):
-        value[found.name] = asdict(found)
-        lines.append(
-            f"{found.name}: {format_bytes(found.learned_bytes)} are known,"
-            f" {format_bytes(found.read_bytes)} were read now; in the stop, each command reads"
-            f" {format_bytes(found.left_bytes)} ({found.left_s:.1f} s)"
+    group = _group_of_hosts(options)
+    alone = prepare_alone(options, group) if group is not None else {}
+    context = plan_context_of(options)
+    found = {
+        each.name: each for each in prepare_all(context, lambda: Pace(rate), leave=options.leave)
+    }
+    if group is not None:
+        there = stage_there(options, group, alone)
+        found |= {name: Prepared(**value) for name, value in there.items()}
+        found = {each.name: found[each.name] for each in group.file.members}
+    value = {name: asdict(each) for name, each in found.items()}
+    print_result(options, value, [line for each in found.values() for line in _lines(each)])
+    return EXIT_DONE
+
+
+def _group_of_hosts(options: argparse.Namespace) -> GivenGroup | None:
+    """Return the group if members of it are on other hosts."""
+    group: GivenGroup | None = options.given_group
+    return None if group is None or group.file.is_local else group
+
+
+def _lines(found: Prepared) -> Iterator[str]:
+    from rmqpy.model.text import format_bytes
+
+    yield (
+        f"{found.name}: {format_bytes(found.learned_bytes)} are known,"
+        f" {format_bytes(found.read_bytes)} were read now; in the stop, each command reads"
+        f" {format_bytes(found.left_bytes)} ({found.left_s:.1f} s)"
+    )
+    if found.staged_bytes:
+        yield (
+            f"{found.name}: {format_bytes(found.staged_bytes)} of files that it lacks are ready"
+            " on its stage; apply moves them"
         )
-        if found.staged_bytes:
-            lines.append(
-                f"{found.name}: {format_bytes(found.staged_bytes)} of files that it lacks are ready"
-                " on its stage; apply moves them"
-            )
-        if found.twin_bytes:
-            lines.append(
-                f"{found.name}: {format_bytes(found.twin_bytes)} of DLedger files are ready in"
-                " their classic form; leave moves them"
-            )
-    print_result(options, value, lines)
+    if found.twin_bytes:
+        yield (
+            f"{found.name}: {format_bytes(found.twin_bytes)} of DLedger files are ready in"
+            " their classic form; leave moves them"
+        )
+
+
+def _clear(options: argparse.Namespace) -> int:
+    from rmqpy.upgrade.prepare import forget
+
+    group = _group_of_hosts(options)
+    names = clear_there(options, group) if group is not None else []
+    for replica in local_replicas(options):
+        forget(replica)
+        names.append(replica.name)
+    print_result(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
     return EXIT_DONE
 
 
 def _forecast(options: argparse.Namespace, rate: float) -> int:
     from attrs import asdict
 
-    from rmqpy.upgrade.forecast import forecast
+    from rmqpy.upgrade.forecast import Forecast, forecast
 
+    group = _group_of_hosts(options)
+    more = ["--dry-run", *(["--leave"] if options.leave else [])]
+    there = prepare_alone(options, group, more) if group is not None else {}
     value: dict[str, object] = {}
     lines: list[str] = []
     for found in forecast(local_replicas(options), leave=options.leave):
         seconds = found.seconds(rate)
         value[found.name] = asdict(found) | {"written": found.written, "seconds": seconds}
+        lines += _forecast_lines(found, seconds)
+    for name, tree in there.items():
+        seconds, _ = tree.pop("seconds"), tree.pop("written")
+        found = Forecast(**tree)
+        value[name] = asdict(found) | {"written": found.written, "seconds": seconds}
         lines += _forecast_lines(found, seconds)
     print_result(options, value, lines)
     return EXIT_DONE

@@ -18,13 +18,13 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.upgrade.link.frames import Frame
 
-FLAGS: Final = frozenset(("--dry-run", "--full"))
+FLAGS: Final = frozenset(("--dry-run", "--full", "--clear", "--leave"))
 TEXTS: Final = frozenset(
     ("--format", "--group", "--node", "--peers", "--self-id", "--give-up", "--role", "--reader")
-    + ("--cut-index", "--to", "--controllers", "--reference")
+    + ("--cut-index", "--to", "--controllers", "--reference", "--rate")
 )
 """The options whose value names no file."""
-VERBS: Final = frozenset(("apply", "switch", "leave", "rollback", "finalize"))
+VERBS: Final = frozenset(("prepare", "apply", "switch", "leave", "rollback", "finalize"))
 
 
 @define(slots=True, frozen=True, kw_only=True)
