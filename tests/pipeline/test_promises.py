@@ -4,6 +4,7 @@
 s1   a path without a store is never clean, and two of them are never equal
 s2   "contained in" and "equal" are two verdicts, whatever the order of the replicas
 s5   a URI is honoured or refused, and never turned into a folder
+s6   a range of a file is read without walking to it from the start of the file
 s7   a DataFrame that is used twice has all rows each time
 s8   a view of SQL can be created on a store, by path and by URI
 s9   a rebuild syncs and starts a task for many queues at once, not for each
@@ -23,10 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.pipeline import flip_bit
+from harness.pipeline import FORGED_SIZE, flip_bit, forged_record
 
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.damage import FileView
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.cli import main
+from rmqpy.codec import layout
+from rmqpy.codec.backend import scan_records
+from rmqpy.pipeline.spark import work_units
 from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
@@ -138,6 +145,58 @@ def test_s5_a_file_uri_is_honoured(store_of: StoreOf, capsys: Capture) -> None:
     assert main(["pipeline", "audit", f"file://{store}"]) == 0
     assert "clean" in capsys.readouterr().out
     assert main(["store", "inspect", f"file:{store}"]) == 0
+
+
+# ------------------------------------------------------------------ s6: ranges
+
+
+def log_views(store: Path) -> Iterator[FileView]:
+    directory = read_directory(OsFileSystem(), str(store))
+    for log in directory.logs:
+        for file in log.files:
+            yield file_view(OsFileSystem(), file, log.framing)
+
+
+@pytest.mark.parametrize("name", [STORE, "D-dledger-v497/n0"])
+def test_s6_a_range_is_found_from_a_frame_before_it(
+    name: str, store_of: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work_units, "SEARCH_BACK_BYTES", 4096)
+    searched = 0
+    for file in log_views(store_of(name)):
+        for position in range(0, len(file.view), 1499):
+            near = work_units.frame_before(file, position)
+            assert near <= position and (not near or position - near <= 4096)
+            searched += near > 0
+            walk, whole = (MessageWalk(file, MessageSelection()) for _ in range(2))
+            assert walk.skip(position, near) == whole.skip(position)
+            assert walk.closed == whole.closed
+    assert searched > 20
+
+
+def test_s6_a_forged_record_before_a_range_leads_to_the_same_frame(
+    copy_of: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search starts within a body in which a complete record is forged."""
+    path = min((copy_of(STORE) / "commitlog").iterdir())
+    data = bytearray(path.read_bytes())
+    view = memoryview(bytes(data))
+    scan = scan_records(view, 0, dledger=False, check_crc=False)
+    row = max(range(len(scan) - 3), key=scan.size.__getitem__)
+    at = scan.frame_offset[row] + layout.RECORD_SIZE_MIN
+    assert scan.size[row] > layout.RECORD_SIZE_MIN + FORGED_SIZE + 100
+    data[at : at + FORGED_SIZE] = forged_record(at)
+    path.write_bytes(data)
+    end = scan.frame_offset[row] + scan.size[row]
+    for file in log_views(path.parents[1]):
+        if file.base_offset:
+            continue
+        for back in range(1, end - at + 1, 7):
+            monkeypatch.setattr(work_units, "SEARCH_BACK_BYTES", end + 1 - at + back)
+            walk = MessageWalk(file, MessageSelection())
+            near = work_units.frame_before(file, end + 1)
+            whole = MessageWalk(file, MessageSelection()).skip(end + 1)
+            assert walk.skip(end + 1, near) == whole
 
 
 # ------------------------------------------------------------------ s9: rebuilds of many queues

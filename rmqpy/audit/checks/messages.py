@@ -179,12 +179,11 @@ class MessageWalk:
         self.end = position
         self.closed = self.closed or position >= len(view)
 
-    def skip(self, stop: int) -> int:
+    def skip(self, stop: int, position: int = 0) -> int:
         """Return the position of the first frame at or after ``stop``, found by reading all frames
-        before it.
+        before it from ``position`` on, which must be a frame boundary.
         """
         view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
-        position = 0
         while position < stop:
             end, why = walk_records(view[position:], base + position, base + stop, dledger=dledger)
             position = end - base

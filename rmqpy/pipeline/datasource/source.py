@@ -7,9 +7,9 @@
 ``df.write``, ``df.writeStream``    sends rows as messages (:mod:`.writer`)
 ==================================  ==============================================================
 
-A task reads the frames that start in its range of a log file. It finds its first frame by reading
-the headers of all frames before it, not by a search, because a wrong guess could not be corrected
-after the task. Only the columns of the schema are built, so a user's schema prunes columns.
+A task reads the frames that start in its range of a log file. It finds its first frame by walking
+over the headers of the frames in the 8 MiB before it, so the cost does not depend on the number of
+ranges. Only the columns of the schema are built, so a user's schema prunes columns.
 
 Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp), which hold
 for every use of a DataFrame. Spark's own filters are not pushed down: Spark 4.2 and 4.3 keep pushed
@@ -46,6 +46,7 @@ from rmqpy.pipeline.datasource.schema import (
     properties_type,
 )
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
+from rmqpy.pipeline.spark.work_units import frame_before
 from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ class StoreReader(DataSourceReader):
         log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
         file = file_view(OsFileSystem(), log_file, work.framing, work.limit)
         walk = MessageWalk(file, MessageSelection())
-        begin = walk.skip(work.start - work.first_offset)
+        start = work.start - work.first_offset
+        begin = walk.skip(start, frame_before(file, start))
         stop = min(work.stop - work.first_offset, len(file.view))
         if walk.closed or begin >= stop:
             return

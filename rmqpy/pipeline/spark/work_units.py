@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from attrs import define, field
 
@@ -27,9 +27,14 @@ __all__ = [
     "WorkUnit",
     "WorkUnitResult",
     "first_frame",
+    "frame_before",
     "partition_store",
     "view_of",
 ]
+
+
+SEARCH_BACK_BYTES: Final = 8 << 20
+"""Twice the largest message that a broker accepts by default."""
 
 
 @define(slots=True, frozen=True)
@@ -152,6 +157,20 @@ def view_of(work: WorkRange) -> FileView:
     """Return the view of the log file of a range."""
     log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
     return file_view(OsFileSystem(), log_file, work.framing, work.limit)
+
+
+def frame_before(file: FileView, position: int) -> int:
+    """Return the position of a frame from which a walk leads to the frames at ``position``: one
+    that is found ``SEARCH_BACK_BYTES`` before it, otherwise the start of the file.
+
+    A forged frame in the body of a message is harmless, because the walk from it leaves the body
+    before ``position`` or meets no frame, unless the message is larger than ``SEARCH_BACK_BYTES``.
+    """
+    low = position - SEARCH_BACK_BYTES
+    if low <= 0:
+        return 0
+    frames = find_frames(file.view, file.base_offset, low, position, dledger=file.dledger)
+    return next(frames, 0)
 
 
 def first_frame(file: FileView, work: WorkRange, stop: int) -> int | None:
