@@ -60,6 +60,12 @@ def test_function_scope_is_a_new_broker_and_no_assertion_shows_the_environment(
     assert code == 1
 
 
+def test_the_upgrade_suite_without_a_store_does_not_pass(tmp_path: Path) -> None:
+    code, printed = run_pytest(tmp_path, "--pyargs", "rmqpy.testing.suite")
+    assert "found no store to test; give --rmq-store DIR" in printed
+    assert code == 1
+
+
 def test_a_wrong_scope_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_each.py").write_text(EACH)
     (tmp_path / "pytest.ini").write_text("[pytest]\nrmq_scope = modul\n")

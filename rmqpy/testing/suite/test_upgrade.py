@@ -26,7 +26,11 @@ ADDED = 100
 def store(request: pytest.FixtureRequest) -> Path:
     given = request.config.getoption("--rmq-store")
     if not given:
-        pytest.skip("--rmq-store DIR is not given")
+        # Skipped tests would look like success.
+        pytest.exit(
+            "found no store to test; give --rmq-store DIR, a broker's storePathRootDir",
+            returncode=1,
+        )
     return Path(given)
 
 
