@@ -27,7 +27,7 @@ from rmqpy.audit.picture.layout import (
     lay_out,
 )
 from rmqpy.audit.picture.reading import read_replica_map
-from rmqpy.audit.picture.svg import map_page, map_svg
+from rmqpy.audit.picture.svg import map_image, map_page, map_svg
 from rmqpy.audit.scan.findings import Severity
 from rmqpy.cli import main
 from rmqpy.cli.store_map import map_server
@@ -35,6 +35,7 @@ from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.store.files.disk import OsFileSystem
 
 SIZE = 4 * BLOCK_SIZE
+PICTURE = Path(__file__).parents[2] / "docs" / "plots" / "store-map.svg"
 
 
 def file(number: int, part: LogPart = LogPart.CLASSIC, content: int = SIZE) -> FileOnMap:
@@ -138,6 +139,17 @@ def test_names_are_text() -> None:
     page = map_page(lay_out([replica]), hostile)
     assert "<script" not in page
     ElementTree.fromstring(map_svg(lay_out([replica])).partition("</svg>")[0] + "</svg>")
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_readme_is_the_map_of_a_java_group(
+    store_of: Callable[[str], Path],
+) -> None:
+    stores = [(f"n{number}", str(store_of(f"C-upgraded-v497/n{number}"))) for number in range(3)]
+    replicas = [read_replica_map(OsFileSystem(), root, name=name) for name, root in stores]
+    picture = map_image(lay_out(replicas))
+    ElementTree.fromstring(picture)
+    assert PICTURE.read_text(encoding="utf-8") == picture
 
 
 @pytest.mark.slow

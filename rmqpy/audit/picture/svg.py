@@ -6,17 +6,18 @@ Shapes have classes instead of colours, so that the stylesheet around them decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 from typing import Final
 
 from rmqpy.audit.picture.layout import LABEL, WIDTH, MapLayout, MapRow, MapShape
 
-__all__ = ["LEGEND", "MAP_STYLE", "map_page", "map_svg"]
+__all__ = ["LEGEND", "MAP_SHAPES", "MAP_STYLE", "map_image", "map_page", "map_svg"]
 
 ROW_HEIGHT: Final = 46
 FILE_HEIGHT: Final = 18
 LANE_HEIGHT: Final = 8
+LEGEND_HEIGHT: Final = 18
 NAME_CHARACTERS_MAX: Final = 28
 
 LEGEND: Final = (
@@ -38,18 +39,23 @@ LEGEND: Final = (
 LINES: Final = ("divide", "committed", "flushed")
 CHARACTER_WIDTH: Final = 6.4
 
-MAP_STYLE: Final = """
+MAP_COLOURS: Final = """
 :root{--bg:#fff;--fg:#1d2429;--dim:#59656e;--line:#d9dfe4;--classic:#4878a8;--ledger:#3f7f4b;
 --bad:#b03a3a;--warn:#c98a1b;--tail:#7d5ba6;--missing:#c9ced3;--head:#f4f6f8}
 @media(prefers-color-scheme:dark){:root{--bg:#14181c;--fg:#dde3e8;--dim:#98a4ae;--line:#2e363d;
 --classic:#6a9bcb;--ledger:#6fb27b;--bad:#e07474;--warn:#e0b050;--tail:#b292da;--missing:#4b545c;
 --head:#1c2227}}
+"""
+MAP_STYLE: Final = (
+    MAP_COLOURS
+    + """
 body{font:14px/1.45 system-ui,"DejaVu Sans",sans-serif;margin:1.5em auto;max-width:1040px;
 padding:0 1em;color:var(--fg);background:var(--bg)}
 h1{font-size:1.4em}h2{font-size:1.05em;margin:1.4em 0 .3em}.note{color:var(--dim)}
 .bad{color:var(--bad)}.good{color:var(--ledger)}
 ul{margin:.2em 0;padding-left:1.3em}
 """
+)
 MAP_SHAPES: Final = """
 .store-map{display:block;width:100%;height:auto;max-width:1200px}
 .store-map text,.map-legend text{font:11px system-ui,"DejaVu Sans",sans-serif;fill:var(--fg)}
@@ -65,24 +71,38 @@ line.committed{stroke:var(--ledger);stroke-width:2}line.flushed{stroke:var(--dim
 
 
 def map_svg(layout: MapLayout) -> str:
-    """Return the map as an ``svg`` element with its legend below."""
-    height = len(layout.rows) * ROW_HEIGHT + 24 + (ROW_HEIGHT // 2 if layout.agreement else 0)
-    parts = [
-        f'<svg class="store-map" viewBox="0 0 {WIDTH} {height}" role="img"'
-        ' aria-label="Files of each replica by physical offset">'
-    ]
-    top = 2
-    for row in layout.rows:
-        parts += _row(row, top)
-        top += ROW_HEIGHT
-    if layout.agreement:
-        parts.append(_text(0, top + 11, "equality", "dim"))
-        parts += [_rect(shape, top + 2, LANE_HEIGHT + 4) for shape in layout.agreement]
-        top += ROW_HEIGHT // 2
-    for number, (x, offset) in enumerate(layout.ticks):
-        anchor = "start" if number == 0 else "end" if number == 4 else "middle"
-        parts.append(_text(x, top + 14, f"{offset:,}", "dim", anchor))
-    return "\n".join([*parts, "</svg>", *_legend(layout)])
+    """Return the map as an ``svg`` element, and another one with its legend below."""
+    shapes, height = _map(layout)
+    return "\n".join(
+        [
+            f'<svg class="store-map" viewBox="0 0 {WIDTH} {height}" role="img"'
+            ' aria-label="Files of each replica by physical offset">',
+            *shapes,
+            "</svg>",
+            f'<svg class="map-legend" viewBox="0 0 {WIDTH} {LEGEND_HEIGHT}" aria-hidden="true">',
+            *_legend(layout),
+            "</svg>",
+        ]
+    )
+
+
+def map_image(layout: MapLayout) -> str:
+    """Return the map and its legend as one SVG document, which needs no stylesheet around it."""
+    shapes, height = _map(layout)
+    total = height + LEGEND_HEIGHT
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="store-map" width="{WIDTH}"'
+            f' height="{total}" viewBox="0 0 {WIDTH} {total}">',
+            f"<style>{MAP_COLOURS}{MAP_SHAPES}</style>",
+            f'<rect width="{WIDTH}" height="{total}" fill="var(--bg)"/>',
+            *shapes,
+            f'<g transform="translate(0 {height})">',
+            *_legend(layout),
+            "</g></svg>",
+            "",
+        ]
+    )
 
 
 def map_page(layout: MapLayout, title: str) -> str:
@@ -105,6 +125,23 @@ def map_page(layout: MapLayout, title: str) -> str:
             "",
         ]
     )
+
+
+def _map(layout: MapLayout) -> tuple[list[str], int]:
+    """Return the shapes of the map, and its height."""
+    parts: list[str] = []
+    top = 2
+    for row in layout.rows:
+        parts += _row(row, top)
+        top += ROW_HEIGHT
+    if layout.agreement:
+        parts.append(_text(0, top + 11, "equality", "dim"))
+        parts += [_rect(shape, top + 2, LANE_HEIGHT + 4) for shape in layout.agreement]
+        top += ROW_HEIGHT // 2
+    for number, (x, offset) in enumerate(layout.ticks):
+        anchor = "start" if number == 0 else "end" if number == 4 else "middle"
+        parts.append(_text(x, top + 14, f"{offset:,}", "dim", anchor))
+    return parts, top + 22
 
 
 def _row(row: MapRow, top: int) -> Iterator[str]:
@@ -134,23 +171,21 @@ def _rect(shape: MapShape, top: int, height: int) -> str:
     )
 
 
-def _legend(layout: MapLayout) -> Sequence[str]:
-    """Return the kinds of shapes that are on the map."""
+def _legend(layout: MapLayout) -> Iterator[str]:
+    """Yield the kinds of shapes that are on the map."""
     present = {shape.kind for shape in layout.agreement}
     for row in layout.rows:
         shapes = (*row.files, *row.marks, *row.damage)
         present |= {shape.kind for shape in shapes} | ({"gone"} if row.expired else set())
-    parts = [f'<svg class="map-legend" viewBox="0 0 {WIDTH} 18" aria-hidden="true">']
     x = 1
     for kind, words in LEGEND:
         if kind in present:
             if kind in LINES:
-                parts.append(f'<line class="{kind}" x1="{x + 6}" x2="{x + 6}" y1="2" y2="15"/>')
+                yield f'<line class="{kind}" x1="{x + 6}" x2="{x + 6}" y1="2" y2="15"/>'
             else:
-                parts.append(f'<rect class="{kind}" x="{x}" y="4" width="11" height="9"></rect>')
-            parts.append(_text(x + 15, 12, words, "dim"))
+                yield f'<rect class="{kind}" x="{x}" y="4" width="11" height="9"></rect>'
+            yield _text(x + 15, 12, words, "dim")
             x += 30 + round(CHARACTER_WIDTH * len(words))
-    return [*parts, "</svg>"]
 
 
 def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
