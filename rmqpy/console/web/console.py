@@ -14,9 +14,11 @@ from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.collecting.election_reader import ElectionReader
+from rmqpy.console.collecting.group_reader import GroupReader
 from rmqpy.console.collecting.topic_reader import TopicReader
 from rmqpy.console.web.entrance import EntrancePages
 from rmqpy.console.web.event_stream import EventStream
+from rmqpy.console.web.group_pages import GroupPages
 from rmqpy.console.web.guard import Guard, Listening
 from rmqpy.console.web.login_pages import LoginPages
 from rmqpy.console.web.map_pages import MapPages
@@ -70,6 +72,7 @@ def application(
         streams,
         MapPages(collector, render),
         TopicPages(TopicReader(collector, consumer), streams, render),
+        GroupPages(GroupReader(collector), render),
         ReplicationPages(collector, ElectionReader(collector), render),
     ]
     if options.allow_writes:
