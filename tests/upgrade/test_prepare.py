@@ -145,7 +145,9 @@ def facts(root: Path) -> dict[tuple[str, str], int]:
     """Return when each part of what is known of a store was learned."""
     learned = open_learned(OsFileSystem(), str(root), lambda: 0)
     assert learned is not None
-    found = [part for path in learned.files_below(str(root)) for part in learned.parts_of(path)]
+    folder = Path(learned_folder(str(root)))
+    paths = {str(root / path.relative_to(folder).with_suffix("")) for path in entries(root)}
+    found = [part for path in paths for part in learned.parts_of(path)]
     return {(each["path"], each["part"]): each["ms"] for each in found}
 
 
