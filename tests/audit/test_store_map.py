@@ -113,7 +113,7 @@ def test_equality_is_shown_by_block(tables: list[str], kinds: list[str], verdict
 
 
 @given(
-    st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, SIZE)), max_size=20), max_size=3)
+    st.lists(st.lists(st.tuples(st.integers(0, 60), st.integers(0, SIZE)), max_size=8), max_size=2)
 )
 def test_shapes_stay_inside_and_apart(stores: list[list[tuple[int, int]]]) -> None:
     replicas = [

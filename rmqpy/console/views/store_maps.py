@@ -19,7 +19,7 @@ __all__ = ["GroupMap", "maps_of"]
 
 FILE_BYTES: Final = 1 << 30
 """The size of log files unless the broker says otherwise."""
-FILES_MAX: Final = 20_000
+FILES_MAX: Final = 2_048
 
 
 @define(slots=True, frozen=True, kw_only=True)
