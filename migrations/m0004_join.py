@@ -90,5 +90,8 @@ def _plan_replica(
 def _broker_name(survey: Survey) -> str:
     name = survey.setting("brokerName")
     if not name and survey.config is not None:
-        raise UpgradeRefusedError(f"{survey.name}: brokerName is not set; give --group")
+        raise UpgradeRefusedError(
+            f"{survey.name}: found no brokerName, expected that of the group; set the same"
+            " brokerName in every broker.conf"
+        )
     return name

@@ -62,6 +62,8 @@ def plan(context: PlanContext) -> list[NodePlan]:
     cut_index = context.options.cut_index
     if cut_index is None:
         cut_index = agreed_index(list(ledgers.values()), _group_size(context, local))
+    else:
+        _check_cut(cut_index, ledgers)
     keys, notes = _config_keys(context)
     longest = max(context.group.replicas, key=lambda each: each.survey().manifest.end)
     merged = context.merged_for(longest)
@@ -87,6 +89,16 @@ def plan(context: PlanContext) -> list[NodePlan]:
         parts.append(attrs.evolve(part, ops=ops, notes=(*part.notes, *notes)))
         notes = ()
     return parts
+
+
+def _check_cut(cut_index: int, ledgers: dict[str, Ledger]) -> None:
+    """Refuse a chosen cut that no member has."""
+    last = max(each.end_index for each in ledgers.values())
+    if not -1 <= cut_index <= last:
+        raise UpgradeRefusedError(
+            f"found --cut-index {cut_index}, expected a number up to {last}, the last entry of all"
+            " members, or -1 to keep none; correct it, or leave it out: a majority then decides"
+        )
 
 
 def given_up(context: PlanContext) -> dict[str, Any]:

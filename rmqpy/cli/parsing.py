@@ -107,6 +107,17 @@ class Parser(argparse.ArgumentParser):
         self.epilog = epilog_of(self)
         return super().format_help()
 
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Return a converted value; say of a number what was found and expected."""
+        kind = {int: "a whole number", float: "a number"}.get(action.type)  # type: ignore[call-overload]
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            if kind is None:
+                raise
+            text = f"found {arg_string!r}, expected {kind}; correct it"
+            raise argparse.ArgumentError(action, text) from None
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError with the nearest choice, or all if there are only a few."""
         if action.choices is None or value in action.choices:

@@ -115,6 +115,11 @@ def test_the_nearest_command_is_suggested(
     assert capsys.readouterr().err.strip().endswith(hint)
 
 
+def test_what_is_no_number_has_the_three_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    found = failed(["upgrade", "plan", "n0", "n1", "--give-up", "many"], capsys)
+    assert found["error"].endswith("--give-up: found 'many', expected a whole number; correct it")
+
+
 def test_the_nearest_topic_is_suggested_for_a_dump(
     store_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import rmqpy
+from rmqpy.upgrade.steps import states
 
 ROOT = Path(rmqpy.__file__).parent
 
@@ -15,12 +17,20 @@ def refusals(classes: Collection[str], argument: int) -> Iterator[tuple[str, str
     """Yield module and text of each call of these classes. The text is that argument; {} stands for
     what is only known when it is raised.
     """
-    for path in sorted(ROOT.rglob("*.py")):
+    sources = {str(path.relative_to(ROOT)): path for path in ROOT.rglob("*.py")}
+    sources |= {f"migrations/{path.name}": path for path in _migrations().glob("*.py")}
+    for module, path in sorted(sources.items()):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 if node.func.id in classes:
                     text = _shape(node.args[argument])
-                    yield str(path.relative_to(ROOT)), text
+                    yield module, text
+
+
+def _migrations() -> Path:
+    """Return the folder of the migrations, installed or in a checkout."""
+    states.load_step("m0001_baseline")
+    return Path(sys.modules[states.MIGRATIONS].__path__[0])
 
 
 def begins(text: str, begin: str) -> bool:

@@ -82,6 +82,8 @@ NO_WAY: Final = {
     "store/queues/consume_queue.py: a message with queue offset": RESTORE,
     "store/queues/table.py: a message of topic": RESTORE,
     "store/dispatcher.py: {} where a record must begin": RESTORE,
+    "store/unread/rocksdb_reader.py: a RocksDB that cannot be read": RESTORE,
+    "store/unread/rocksdb_reader.py: the key {} with": "another version's queues",
     "store/ledger/entry_index.py: no index unit": "the next start rebuilds the index",
     "store/ledger/entry_store.py: {}": MEMBER,
     "codec/reframe.py: {} where a record must start": MEMBER,

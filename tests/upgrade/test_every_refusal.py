@@ -18,6 +18,10 @@ WAY_ON: Final = {
     "the broker.conf given for {} has storePathRootDir": "test_a_group_before_the_switch",
     "{} messages of {} would be given up": "test_a_group_before_the_switch",
     "{}: {}{}": "test_a_group_before_the_switch",  # The findings of checks and their remedies.
+    "{}: its last stop was not clean": "test_a_group_before_the_switch",
+    "{} is the reference, and its log is damaged": "test_a_group_before_the_switch",
+    "{}: its dLegerSelfId and dLegerPeers are not known": "test_a_group_before_the_switch",
+    "{}: found no brokerName, expected": "test_a_group_before_the_switch",
     "--give-up {}: no message would be given up": "test_messages_to_give_up_that_do_not_exist",
     "found no confirmation to {}": "test_a_join_that_nobody_has_confirmed",
     "the plan is signed: give the key": "test_a_signed_plan_without_its_key",
@@ -32,6 +36,7 @@ WAY_ON: Final = {
     "--into {}: found a directory inside": "test_a_directory_for_a_copy_that_has_content",
     "--into {}: found a file or a directory": "test_a_directory_for_a_copy_that_has_content",
     "{} of {} members are given, too few": "test_a_directory_for_a_copy_that_has_content",
+    "the number of members of the group is not known": "test_leaving_without_roles",
     "{}": "test_leaving_without_roles",  # Roles that are missing, each with its option.
     "the configuration that would be written": "test_leaving_without_roles",
     "found no replica {}, expected it as the source": "test_a_line_that_lacks_something",
@@ -59,6 +64,9 @@ ELSEWHERE: Final = {
     "found --cut-index {}, expected none": (
         "test_leave_controller.py::test_a_wrong_line_is_refused_before_anything_is_written"
     ),
+    "found --cut-index {}, expected a number": (
+        "test_given_up.py::test_a_cut_that_no_member_has_is_refused"
+    ),
     "found --reference {}, expected none": "test_leave_group.py::test_a_reference_is_not_chosen",
     "the controller at {}: found {} with {} replicas": (
         "test_controller.py::test_a_controller_that_knows_the_group_is_refused"
@@ -77,6 +85,7 @@ NO_STEP: Final = {
     "found {} in {}, expected one that is applied": "there is nothing to do",
     "found {} in {}, expected an applied plan": "there is nothing to do",
     "{} holds no DLedger data": "there is nothing to do",
+    "--controllers {}: {}, expected HOST:PORT": "the line names no address",
     "{} and {} share {} {}": "the line names a directory or a file twice",
     "switch changes directories of this host": "run it on the host of a replica",
     "{} is on another host": "run it on that host",
@@ -107,6 +116,9 @@ NOT_TAKEN: Final = {
     "found {} plans that can still be rolled back": "it needs as many plans as are kept",
     "{}. Found no record of the log as plan": "it needs a journal without its record",
     "{}: the directory is neither as before": "it needs a file that changes between two steps",
+    "{} has log files of {} bytes": "its log must be written again: leave the replica out",
+    "the survey of {}: found no md5 of": "it needs a host with another rmqpy",
+    "{} has no old log": "such a group is not aligned, which is refused first",
     "{}: found the path {}, expected one of this node": "a plan that someone has changed",
     "{}: its DLedger log begins at {}": "the advice is to keep the directories and to export",
 }

@@ -66,3 +66,12 @@ def test_an_early_cut_needs_the_number(joined: Path, run: RunUpgrade) -> None:
     assert tree_of(joined) == before
     assert run(f"{LEAVE} --cut-index 280")[0] == 0
     assert run(f"{LEAVE} --cut-index 270 --apply --give-up 10")[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [281, 99_999, -2])
+def test_a_cut_that_no_member_has_is_refused(joined: Path, run: RunUpgrade, index: int) -> None:
+    before = tree_of(joined)
+    code, _, err = run(f"{LEAVE} --cut-index {index} --give-up 281 --apply")
+    assert code == 2 and f"found --cut-index {index}, expected a number up to 280" in err, err
+    assert tree_of(joined) == before

@@ -95,6 +95,8 @@ class Operator:
             r"(the command again) with --yes": lambda _: f"{line} --yes",
             r"the plan is signed: give the key with --key": lambda _: f"{line} --key key",
             r"plan again": lambda _: self.finish(PLAN),
+            r"set the same brokerName in every broker.conf": self.name_group,
+            r"give a broker.conf with dLegerPeers \(-c\)": lambda _: LEAVE,
             r"give --self-id and --peers": lambda _: f"{line} --peers '{PEERS}' {IDS}",
             r"rmqpy upgrade rollback takes a switch without entries back": self.roll_back,
             r"finish with rmqpy upgrade (rollback \S+)": lambda found: self.run(found[1]) and None,
@@ -162,6 +164,11 @@ class Operator:
         with (self.root / f"{found[1]}.conf").open("a") as conf:
             conf.write(f"dLegerSelfId={found[1]}\n")
 
+    def name_group(self, _: re.Match[str]) -> None:
+        for conf in self.root.glob("*.conf"):
+            text = re.sub(r"brokerName=.*\n", "", conf.read_text())
+            conf.write_text(f"{text}brokerName=b0\n")
+
     def move_back(self, found: re.Match[str]) -> str:
         Path(found[2]).rename(found[1])
         return f"rollback {found[1]}"
@@ -205,6 +212,11 @@ def wrong_size(root: Path) -> None:
         conf.write("mappedFileSizeConsumeQueue=6000000\n")
 
 
+def no_name(root: Path) -> None:
+    conf = root / "n0.conf"
+    conf.write_text(re.sub(r"brokerName=.*\n", "", conf.read_text()))
+
+
 def diverge(root: Path) -> None:
     """Give n1 another last message than n0."""
     path = max((root / "n1/commitlog").iterdir())
@@ -216,6 +228,7 @@ def diverge(root: Path) -> None:
 
 CLASSIC: dict[str, tuple[Callable[[Path], None], str]] = {
     "not aligned": (lambda root: None, SWITCH),
+    "no name": (no_name, SWITCH),
     "no peers": (lambda root: None, f"switch {SHOWN}"),
     "killed": (lambda root: kill(root, "n0"), PLAN),
     "swapped": (lambda root: None, "plan n0 n1 n2 -c n0=n1.conf -c n1=n0.conf --out plan.json"),
@@ -258,9 +271,10 @@ def test_a_killed_member_that_its_group_refuses(joined: Path, run: RunUpgrade) -
 
 
 @pytest.mark.slow
-def test_leaving_without_roles(joined: Path, run: RunUpgrade) -> None:
+@pytest.mark.parametrize("line", [LEAVE, "leave n0 n1 n2 --apply"])
+def test_leaving_without_roles(joined: Path, run: RunUpgrade, line: str) -> None:
     operator = Operator(joined, run)
-    operator.finish(LEAVE)
+    operator.finish(line)
     assert operator.taken
     assert run(f"check {SHOWN}")[0] == 0
     for member in ("n0", "n1", "n2"):

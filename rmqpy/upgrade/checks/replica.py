@@ -269,8 +269,14 @@ class RemoteReplica:
             text = error.read(1000).decode("utf-8", "replace")
             raise RmqError(f"{self.address}: {error.code} {text}") from None
         except (OSError, http.client.HTTPException) as error:
-            kind = LostConnectionError if _is_lost(error) else NetworkError
-            raise kind(f"{self.address}: {error}") from None
+            reason = getattr(error, "reason", error)
+            text = getattr(reason, "strerror", None) or str(reason)
+            if _is_lost(error):
+                raise LostConnectionError(f"{self.address}: {text}") from None
+            raise NetworkError(
+                f"{self.address}: found no rmqpy upgrade serve that answers ({text}), expected one;"
+                " start it on that host, or correct the address"
+            ) from None
         if len(data) > ANSWER_BYTES_MAX[what]:
             raise self._not_ours(what)
         if rest:
