@@ -68,6 +68,23 @@ def decode_epochs(data: bytes) -> tuple[Epoch, ...]:
     return epochs
 
 
+def common_end(mine: Sequence[Epoch], my_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
+    """Return the offset up to which two logs agree by their epochs, or -1 if none is common.
+
+    As in EpochFileCache.findConsistentPoint: the newest epoch that begins at the same offset in
+    both decides, and what follows it in either log does not agree.
+    """
+    ends = {each: end for each, end in zip(theirs, _ends(theirs, their_end), strict=True)}
+    for epoch, end in reversed([*zip(mine, _ends(mine, my_end), strict=True)]):
+        if epoch in ends:
+            return min(end, ends[epoch])
+    return -1
+
+
+def _ends(epochs: Sequence[Epoch], log_end: int) -> list[int]:
+    return [*(each.start_offset for each in epochs[1:]), log_end][: len(epochs)]
+
+
 def _lines(lines: Iterable[str]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 

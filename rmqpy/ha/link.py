@@ -35,7 +35,7 @@ stored bytes; ``acknowledged_offset`` never decreases.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from attrs import define, field
 
@@ -138,6 +138,30 @@ class SlaveReady:
     append: tuple[TransferFrame, ...] = ()
     send: bytes = b""
     close: str | None = None
+
+
+class FollowerLink(Protocol):
+    """The master as seen from one that copies its log: a slave, an observer, or a learner."""
+
+    @property
+    def was_of_use(self) -> bool:
+        """True if bytes that the link has received were stored."""
+
+    @property
+    def has_worked(self) -> bool:
+        """True if the link has received a transfer or a heartbeat that fits."""
+
+    @property
+    def closed(self) -> str | None:
+        """The reason why this link is closed, or None."""
+
+    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None: ...
+
+    def stored(self, end: PhysicalOffset, now_ms: int) -> None: ...
+
+    def tick(self, now_ms: int) -> None: ...
+
+    def take_ready(self) -> SlaveReady | None: ...
 
 
 class MasterLink:
@@ -401,7 +425,7 @@ class ReconnectBackoff:
     _delay_ms: int = field(default=0, init=False)
     _known: bool = field(default=False, init=False)
 
-    def after(self, link: SlaveLink | None) -> int:
+    def after(self, link: FollowerLink | None) -> int:
         """Return the milliseconds until the next attempt. ``link`` is the closed link, or None if
         the connection failed.
         """

@@ -24,7 +24,7 @@ from typing import Final, Protocol, cast
 from attrs import define, field
 
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, SlaveLink
+from rmqpy.ha.link import FollowerLink, LinkSettings, LogRange, MasterLink
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.loop import AsyncioScheduler
@@ -365,13 +365,13 @@ class HaClientHandler(Protocol):
     end of the connection.
     """
 
-    def connected(self, now_ms: int) -> SlaveLink:
+    def connected(self, now_ms: int) -> FollowerLink:
         """Return the link for a connection that has just been opened."""
 
     def store(self, transfer: TransferFrame) -> None:
         """Append bytes that continue the log. Raises StoreError if that is impossible."""
 
-    def ended(self, link: SlaveLink | None, reason: str) -> None:
+    def ended(self, link: FollowerLink | None, reason: str) -> None:
         """Handle the end of the connection, or its failure to open (``link`` is None)."""
 
 
@@ -427,7 +427,7 @@ class _Connector:
         except OSError as error:
             self._end(None, f"{host}:{port} cannot be reached: {error.strerror or error}")
 
-    def _end(self, link: SlaveLink | None, reason: str) -> None:
+    def _end(self, link: FollowerLink | None, reason: str) -> None:
         if not self._ended:
             self._ended = True
             self._follower.ended(link, reason)
@@ -439,12 +439,12 @@ class _Master(asyncio.Protocol):
 
     follower: HaClientHandler
     scheduler: AsyncioScheduler
-    end: Callable[[SlaveLink | None, str], None]
+    end: Callable[[FollowerLink | None, str], None]
     bytes_per_second: float
     _due_ms: float = field(default=0.0, init=False)
     """When the bytes read so far are due at the rate."""
     _transport: asyncio.Transport | None = field(default=None, init=False)
-    _link: SlaveLink | None = field(default=None, init=False)
+    _link: FollowerLink | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _reason: str | None = field(default=None, init=False)
 
@@ -502,7 +502,7 @@ class _Master(asyncio.Protocol):
             if ready.close is not None:
                 self._stop(ready.close)
 
-    def _store(self, link: SlaveLink, transfers: Iterable[TransferFrame]) -> None:
+    def _store(self, link: FollowerLink, transfers: Iterable[TransferFrame]) -> None:
         for transfer in transfers:
             try:
                 self.follower.store(transfer)

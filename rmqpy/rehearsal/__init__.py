@@ -1,4 +1,4 @@
-"""``rmqpy rehearse``: copy a live classic group as an observer, and judge the copy.
+"""``rmqpy rehearse``: copy a live group as an observer or a learner, and judge the copy.
 
 Nothing here registers with a name server, joins a group, or acknowledges a message. Modules, from
 questions to files: :mod:`.rehearsed_group` asks, :mod:`.suitability` refuses what cannot work,

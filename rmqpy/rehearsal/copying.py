@@ -17,7 +17,7 @@ from attrs import define, evolve, field
 from rmqpy.admin.api import Admin
 from rmqpy.config.keys import split_address
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import SlaveLink
+from rmqpy.ha.link import FollowerLink
 from rmqpy.model.errors import RmqError
 from rmqpy.net.ha import HaClientHandler, HaConnection
 from rmqpy.rehearsal.rehearsed_group import (
@@ -255,10 +255,10 @@ class Copier:
 
     # HaClientHandler
 
-    def connected(self, now_ms: int) -> SlaveLink:
+    def connected(self, now_ms: int) -> FollowerLink:
         self._reason = ""
         logger.info("observing %s", self.facts.ha_address)
-        return self.shadow.link(self._ends, now_ms)
+        return self.shadow.link(self._ends, now_ms, controlled=self.facts.controlled)
 
     def store(self, transfer: TransferFrame) -> None:
         self._received += self.shadow.append(transfer)
@@ -266,7 +266,7 @@ class Copier:
         if self._seen_to >= self._goal:
             self._woken.set()
 
-    def ended(self, link: SlaveLink | None, reason: str) -> None:
+    def ended(self, link: FollowerLink | None, reason: str) -> None:
         self._connection = None
         self._reason = reason
         if link is not None:

@@ -57,8 +57,16 @@ class RehearsedGroup:
         return not any(key.startswith("rmqpy") for key in self.settings)
 
     @property
+    def controlled(self) -> bool:
+        """Whether a controller of 5.x elects the master."""
+        return self.settings.get("enableControllerMode") == "true"
+
+    @property
     def waits_for_slaves(self) -> bool:
-        return self.settings.get("brokerRole") == "SYNC_MASTER"
+        """Whether a connection that acknowledges nothing delays the answers to producers. A master
+        of a controller waits for replicas in the SyncStateSet only.
+        """
+        return self.settings.get("brokerRole") == "SYNC_MASTER" and not self.controlled
 
     @property
     def ha_address(self) -> str:

@@ -13,7 +13,13 @@ from rmqpy.rehearsal.rehearsed_group import RehearsedGroup
 from rmqpy.rehearsal.walk import WalkResult
 from rmqpy.upgrade.checks.summary import CheckSummary
 from rmqpy.upgrade.group.group_file import LOCAL, MemberSpec
-from rmqpy.upgrade.runbook import JAVA, RMQPY, leave_runbook, switch_runbook
+from rmqpy.upgrade.runbook import (
+    JAVA,
+    RMQPY,
+    leave_controller_runbook,
+    leave_runbook,
+    switch_runbook,
+)
 
 MEMBERS = 3
 _LOOPBACK = ("127.", "localhost")
@@ -55,10 +61,14 @@ class RehearsalReport:
 
     @property
     def runbook(self) -> list[str]:
-        """The commands of the way there, then of the way back, for the members of this group."""
+        """The commands of the way there, then of the way back, for the members of this group; of a
+        controller group, those of the way back.
+        """
         members = list(_members(self.facts))
         kind = JAVA if self.facts.is_java else RMQPY
         init = [f"{'' if each.is_local else each.host}{each.config}" for each in members]
+        if self.facts.controlled:
+            return [*leave_controller_runbook(members, kind, init)]
         return [*switch_runbook(members, kind, init), "", *leave_runbook(members, kind)]
 
     def as_json(self) -> dict[str, Any]:
@@ -86,7 +96,8 @@ class RehearsalReport:
             return
         yield from _walk_lines(self.walked)
         if self.is_ready:
-            yield f"READY: {copied.broker_name} was there and back on the copy, and lost nothing"
+            did = "left its controller" if self.facts.controlled else "was there and back"
+            yield f"READY: {copied.broker_name} {did} on the copy, and lost nothing"
             yield ""
             yield from self.runbook
         else:

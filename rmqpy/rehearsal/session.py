@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, define, evolve
+from attrs import asdict, define, evolve, field
 
 from rmqpy.admin.api import Admin
 from rmqpy.audit.facts.lock_probe import find_lock_owner
@@ -29,6 +29,7 @@ from rmqpy.rehearsal.report import CheckedCopy, RehearsalReport
 from rmqpy.rehearsal.shadow import Shadow
 from rmqpy.rehearsal.snapshot import copied_bytes, snapshot
 from rmqpy.rehearsal.walk import Walk
+from rmqpy.rehearsal.way_back import WayBack
 from rmqpy.rehearsal.workspace import Workspace, member_settings, workspace_at
 from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
 from rmqpy.upgrade.checks.findings import Group
@@ -69,6 +70,8 @@ class Session:
     facts: RehearsedGroup
     workspace: Workspace
     scheduler: AsyncioScheduler
+    copied_end: int = field(default=0, init=False)
+    """The end of the copy after ``copy``."""
 
     async def copy(self, show: Callable[[CopyStatus], None]) -> CheckedCopy:
         """Copy the group and check the copy. Raises RmqError if the copy cannot be completed;
@@ -79,6 +82,7 @@ class Session:
             tables = await copier.copy()
             begin, end = copier.shadow.begin, copier.shadow.end
         facts = self.facts
+        self.copied_end = end
         workspace.write_tables(tables)
         summary = await asyncio.to_thread(_check, workspace, facts.name, self.scheduler.now_ms)
         return CheckedCopy(
@@ -108,7 +112,14 @@ class Session:
             workspace.write_status({"brokerName": self.facts.name, **asdict(status)})
             show(status)
 
-        shadow = Shadow(settings, workspace.files, self.scheduler, physical_memory_bytes())
+        shadow = Shadow(
+            settings,
+            workspace.files,
+            self.scheduler,
+            physical_memory_bytes(),
+            workspace.epochs if self.facts.controlled else (),
+            workspace.write_epochs,
+        )
         try:
             copier = Copier(
                 self.admin,
@@ -160,14 +171,17 @@ class Session:
         say("snapshots")
         for member in whole:
             await asyncio.to_thread(snapshot, store, folder / member / "store")
-        rate = min(GREATEST_RATE, max(LEAST_RATE, facts.sends_per_second))
-        return Walk(
-            folder=folder,
-            broker_name=facts.name,
-            settings=member_settings(facts),
-            per_second=rate,
-            show=say,
-        )
+        options: dict[str, Any] = {
+            "folder": folder,
+            "broker_name": facts.name,
+            "settings": member_settings(facts),
+            "per_second": min(GREATEST_RATE, max(LEAST_RATE, facts.sends_per_second)),
+            "show": say,
+        }
+        if not facts.controlled:
+            return Walk(**options)
+        epochs = tuple(e for e in workspace.epochs if e.start_offset <= self.copied_end)
+        return WayBack(**options, epochs=epochs, copies=whole)
 
 
 @asynccontextmanager

@@ -2,17 +2,21 @@
 
 The bytes before the end of the copy are requested again on each connection and compared, so that a
 master with another history is noticed. The observer's link reports what it requested first, and
-nothing else (:class:`rmqpy.ha.link.SlaveLink`).
+nothing else (:class:`rmqpy.ha.link.SlaveLink`; with a controller
+:class:`rmqpy.ha.learner.LearnerLink`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
+from rmqpy.codec.epochs import Epoch
 from rmqpy.config.loading import StoreSettings
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import LinkSettings, SlaveLink
+from rmqpy.ha.learner import LearnedCopy, LearnerLink
+from rmqpy.ha.link import FollowerLink, LinkSettings, SlaveLink
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
@@ -26,14 +30,27 @@ OVERLAP: Final = 64 << 10
 
 
 class Shadow:
-    """A copy, opened for appending. Raises StoreError if its directory is not sound."""
+    """A copy, opened for appending. Raises StoreError if its directory is not sound.
+
+    ``epochs`` are those of the copy of a controller group, as far as they are known; ``keep``
+    records what the master says of them, before bytes that belong to them are appended.
+    """
 
     def __init__(
-        self, settings: StoreSettings, files: FileSystem, clock: Clock, memory_bytes: int
+        self,
+        settings: StoreSettings,
+        files: FileSystem,
+        clock: Clock,
+        memory_bytes: int,
+        epochs: tuple[Epoch, ...] = (),
+        keep: Callable[[tuple[Epoch, ...]], None] = lambda epochs: None,
     ) -> None:
         self._settings = settings
         self.store: Final = open_store(StoreContext(settings, files, clock, memory_bytes))
         self.store.set_role(slave=True)
+        self._epochs = epochs
+        self._keep = keep
+        self._learner: LearnerLink | None = None
         self.fault = ""
         """Why nothing more can be appended; "" if nothing is wrong."""
 
@@ -46,10 +63,14 @@ class Shadow:
         """The end of the copy; 0 if it is empty."""
         return self.store.log.max_offset
 
-    def link(self, ends: LogEnds, now_ms: int) -> SlaveLink:
+    def link(self, ends: LogEnds, now_ms: int, *, controlled: bool = False) -> FollowerLink:
         """Return the link for a new connection to a master whose log is at ``ends``."""
         request = PhysicalOffset(first_request(ends, self.end, overlap=OVERLAP))
         settings = LinkSettings.from_settings(self._settings)
+        if controlled:
+            copy = LearnedCopy(begin=ends.begin, end=self.end, request=request, epochs=self._epochs)
+            self._learner = LearnerLink(settings, copy, now_ms)
+            return self._learner
         begin_at = None if request else PhysicalOffset(0)
         return SlaveLink(settings, request, now_ms, begin_at=begin_at, observer=True)
 
@@ -66,6 +87,9 @@ class Shadow:
     def append(self, transfer: TransferFrame) -> int:
         """Append what the copy lacks, and return its size. Raises StoreError."""
         size = len(transfer.body)
+        if self._learner is not None and self._learner.epochs != self._epochs:
+            self._epochs = self._learner.epochs
+            self._keep(self._epochs)
         known = min(self.end - transfer.offset, size) if self.end else 0
         try:
             self._compare(transfer, known)

@@ -2,7 +2,8 @@
 
 An observer is one more connection of the master. That matters only to a SYNC_MASTER: without any
 connection it answers SLAVE_NOT_AVAILABLE at once, with one it waits for an acknowledgement. The
-observer gives none, so it is connected only while a slave of the group follows the master.
+observer gives none, so it is connected only while a slave of the group follows the master. The
+master of a controller group of 5.x does not count a learner.
 """
 
 from __future__ import annotations
@@ -25,12 +26,6 @@ _CLASSIC = (
         "a DLedger group",
         "the way to DLedger is rehearsed, and this group has gone it; rmqpy upgrade leave --into"
         " DIR tries the way back on a copy",
-    ),
-    (
-        "enableControllerMode",
-        "true",
-        "a group with a controller, whose replication is another protocol",
-        "rehearse on a group without enableControllerMode",
     ),
     (
         "enableAutoInSyncReplicas",

@@ -98,11 +98,14 @@ class Walk:
             await cluster.stop(*MEMBERS)
         finally:
             cluster.close()
+        return self._result(len(load.acknowledged), lost)
+
+    def _result(self, acknowledged: int, lost: int) -> WalkResult:
         return WalkResult(
             steps=tuple(self._steps),
             pauses=self._pauses,
             verdicts=tuple(self._verdicts),
-            acknowledged=len(load.acknowledged),
+            acknowledged=acknowledged,
             lost=lost,
             per_second=self.per_second,
             reasons=tuple(self._reasons),

@@ -1,6 +1,7 @@
 """The directory of a rehearsal: ``rehearsal.json`` (whose it is), ``status.json`` (where it
 stands), ``report.json`` and ``certificate.json`` (of the last rehearsal), ``shadow/`` (the copy:
-broker.conf and store/), ``walk/`` (the members of a walk, until it has succeeded), and ``lock``.
+broker.conf, store/, and the epochs of a group with a controller), ``walk/`` (the members of a walk,
+until it has succeeded), and ``lock``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Any
 
 from attrs import define
 
+from rmqpy.audit.facts.controller_files import EPOCH_FILE
+from rmqpy.codec.epochs import Epoch, decode_epochs, encode_epochs
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.config.properties_file import format_properties
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileLock, FileSystem
@@ -73,6 +77,23 @@ class Workspace:
     def walk(self) -> str:
         return f"{self.folder}/walk"
 
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of the copy; none if they are not known, or the file is damaged."""
+        if not self.files.exists(self._epoch_file):
+            return ()
+        try:
+            return decode_epochs(self.files.read_bytes(self._epoch_file))
+        except InvalidRecordError:
+            return ()
+
+    def write_epochs(self, epochs: tuple[Epoch, ...]) -> None:
+        self.files.replace_bytes(self._epoch_file, encode_epochs(epochs))
+
+    @property
+    def _epoch_file(self) -> str:
+        return f"{self.shadow}/{EPOCH_FILE}"
+
     def take(self, facts: RehearsedGroup) -> FileLock:
         """Claim the directory for a group, write the settings of the copy, and return the lock.
 
@@ -114,6 +135,7 @@ class Workspace:
             "brokerId": "1",
             "brokerRole": "SLAVE",
             "storePathRootDir": self.store,
+            "rmqpyAcceptUnreadData": "true",
         }
 
     def write_tables(self, tables: Mapping[str, bytes]) -> None:

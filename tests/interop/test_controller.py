@@ -11,6 +11,7 @@ from harness.controller import (
     ControllerGroup,
     check_equal,
     controller_group,
+    epochs,
     hand_over,
     manifest,
     take_over,
@@ -53,6 +54,42 @@ def test_a_dledger_group_leaves_and_a_controller_takes_it_over(
     upgrade("leave", *group.replicas, "--role", "n0=SYNC_MASTER", *roles, "--apply")
     upgrade("switch", "--to", "controller", "--controllers", group.addresses, *group.replicas)
     take_over(group, "n1")
+    check_equal(group, before)
+
+
+def test_a_controller_takes_over_a_group_whose_first_files_have_expired(
+    group: ControllerGroup,
+) -> None:
+    """The smallest offsets are above 0, and differ: the replicas have expired different files."""
+    for member, count in (("master", 2), ("slave", 1)):
+        for path in sorted((group.store(member) / "commitlog").iterdir())[:count]:
+            path.unlink()
+    before = manifest(group.store("master"), group.root / "before.json")
+    hand_over(group)
+    begins = {member: min(map(int, group.logs(member))) for member in group.brokers}
+    assert 0 < begins["slave"] < begins["master"]
+    assert [each.start_offset for each in epochs(group, "master")] == [begins["slave"]]
+    take_over(group, "slave")
+    upgrade("verify", *group.stores, "--before", before)
+    ends = {member: sorted(group.logs(member).items())[-2:] for member in group.brokers}
+    assert ends["master"] == ends["slave"]
+    assert epochs(group, "master") == epochs(group, "slave")
+
+
+def test_a_controller_takes_over_a_group_whose_brokers_were_killed(
+    group: ControllerGroup, servers: InteropServers
+) -> None:
+    """Neither a 4.9 group nor a replica of the controller group was stopped."""
+    for member in group.brokers:
+        (group.store(member) / "abort").touch()
+    words = "--to", "controller", "--controllers", group.addresses
+    assert main(["upgrade", "switch", *words, *group.replicas]) == 2
+    for member, spec in group.specs.items():
+        repairing = servers.rmqpy.broker(f"repairing-{member}", spec)
+        servers.take(repairing.start()).stop()
+    before = manifest(group.store("master"), group.root / "before.json")
+    hand_over(group)
+    take_over(group, "master", kill=True)
     check_equal(group, before)
 
 

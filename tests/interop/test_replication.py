@@ -7,7 +7,9 @@ The name server is always ours; test_clients.py tests it.
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -379,3 +381,35 @@ def test_prepare_reads_beside_running_brokers(
     assert known == read
     for broker in members(group).values():
         assert read_store(store_of(broker)).problems == []
+
+
+def test_a_master_of_ours_waits_for_a_java_slave_and_one_of_ours(servers: InteropServers) -> None:
+    """Three replicas must have a message: neither slave alone is enough, whichever it is."""
+    group = MasterAndSlave(servers, "three", ("rmqpy", "rmqpy"), inSyncReplicas="3").start()
+    settings = {**FAST_HEARTBEATS, "brokerRole": "SLAVE", "brokerId": "2"}
+    spec = BrokerSpec(
+        port=servers.block(BROKER_PORT_COUNT).broker_port,
+        namesrv=group.namesrv.address,
+        settings=settings,
+    )
+    java = servers.take(servers.java.broker("three-java", spec))
+    topic = group.topic("Three")
+    (event,) = group.send(topic, count=1, first=0)
+    assert event["status"] == "SLAVE_NOT_AVAILABLE", "one slave is not enough"
+    java.start()
+    first = group.send_until(topic, "SEND_OK", 1)
+    for slave in (java, group.slave):
+        os.kill(slave.pid, signal.SIGSTOP)
+        try:
+            (event,) = group.send(topic, count=1, first=first)
+            assert event["status"] == "FLUSH_SLAVE_TIMEOUT", "the other slave alone is not enough"
+        finally:
+            os.kill(slave.pid, signal.SIGCONT)
+        first = group.send_until(topic, "SEND_OK", first + 1)
+    end = group.wait_equal()
+    assert group.end(java) == end
+    java.stop()
+    (event,) = group.send(topic, count=1, first=first)
+    assert event["status"] == "SLAVE_NOT_AVAILABLE"
+    group.stop()
+    assert log_bytes(store_of(java), end) == log_bytes(store_of(group.master), end)

@@ -12,7 +12,7 @@ from harness.net import InLoop, SkewedScheduler, until
 
 from rmqpy.config.loading import SecuritySettings
 from rmqpy.ha.frames import TransferFrame, encode_report, encode_transfer
-from rmqpy.ha.link import LinkSettings, SlaveLink
+from rmqpy.ha.link import FollowerLink, LinkSettings, SlaveLink
 from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net import ha
@@ -68,7 +68,7 @@ class MemorySlave:
             self.first = transfer.offset
         self.data += transfer.body
 
-    def ended(self, link: SlaveLink | None, reason: str) -> None:
+    def ended(self, link: FollowerLink | None, reason: str) -> None:
         self.ends.append(reason)
 
 

@@ -27,7 +27,6 @@ def facts(end: int = 100, **settings: str) -> RehearsedGroup:
     ("settings", "found"),
     [
         ({"enableDLegerCommitLog": "true"}, "found a DLedger group"),
-        ({"enableControllerMode": "true"}, "found a group with a controller"),
         ({"enableAutoInSyncReplicas": "true"}, "found enableAutoInSyncReplicas"),
         ({"storeType": "defaultRocksDB"}, "found storeType=defaultRocksDB"),
         ({"brokerRole": "SLAVE"}, "found brokerRole=SLAVE"),
@@ -47,7 +46,13 @@ def test_a_group_without_a_message_is_refused() -> None:
 
 def test_a_classic_master_is_accepted() -> None:
     assert not list(refusals(facts(100, storeType="default", enableControllerMode="false")))
+    assert not list(refusals(facts(100, brokerRole="SYNC_MASTER", enableControllerMode="true")))
     assert not list(refusals(facts(100, brokerRole="SYNC_MASTER")))
+
+
+def test_a_master_of_a_controller_does_not_wait_for_a_learner() -> None:
+    assert facts(brokerRole="SYNC_MASTER").waits_for_slaves
+    assert not facts(100, brokerRole="SYNC_MASTER", enableControllerMode="true").waits_for_slaves
 
 
 def test_slaves_connect_at_brokerip2_and_the_port_above() -> None:

@@ -211,11 +211,8 @@ class _Controller(socketserver.StreamRequestHandler):
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        (b'{"replicasInfoTable":{"b0":{"masterBrokerId":1,"inSyncReplicas":[{"brokerId":1}]}}}', 2),
         (b'{"replicasInfoTable":{"b0":{"notInSyncReplicas":[{"brokerId":1},{"brokerId":2}]}}}', 2),
         (b'{"replicasInfoTable":{"b9":{"inSyncReplicas":[{"brokerId":1}]}}}', 0),
-        (b'{"replicasInfoTable":{"b0":{"inSyncReplicas":[]}}}', 0),
-        (b'{"replicasInfoTable":{"b0":7}}', 0),
         (b"[[[[", 0),
         (b"", 0),
     ],

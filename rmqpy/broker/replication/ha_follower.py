@@ -28,7 +28,7 @@ from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDisco
 from rmqpy.broker.replication.master_log_check import LogCheckResult, MasterLogCheck
 from rmqpy.config.keys import split_address
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import LinkSettings, ReconnectBackoff, SlaveLink
+from rmqpy.ha.link import FollowerLink, LinkSettings, ReconnectBackoff, SlaveLink
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.ha import HaClientHandler, HaConnection
@@ -205,7 +205,7 @@ class HaFollower:
         self._last_fault = ""
         self._store.append_raw(transfer.offset, transfer.body)
 
-    def ended(self, link: SlaveLink | None, reason: str) -> None:
+    def ended(self, link: FollowerLink | None, reason: str) -> None:
         self._connection = None
         if self._stopped:
             return

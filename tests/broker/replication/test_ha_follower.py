@@ -15,7 +15,7 @@ from rmqpy.broker.replication.master_log_check import frame_start
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.loading import BrokerRole
 from rmqpy.ha.frames import TransferFrame, encode_report
-from rmqpy.ha.link import SlaveLink
+from rmqpy.ha.link import FollowerLink
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import PhysicalOffset
@@ -121,7 +121,7 @@ class SlaveScenario:
     def state(self) -> str:
         return self.follower.runtime_info()["haState"]
 
-    def connect(self) -> SlaveLink:
+    def connect(self) -> FollowerLink:
         return self.dialled[-1].follower.connected(self.harness.scheduler.monotonic_ms())
 
 
