@@ -224,6 +224,8 @@ def _table(data: bytes) -> str:
         value.pop("dataVersion", None)
         if isinstance(value.get("offsetTable"), dict):
             value["offsetTable"] = _offsets(value["offsetTable"])
+        # Java's library skips names that it does not know, and a table that is absent is empty.
+        value = {name: content for name, content in value.items() if content != {}}
     return json.dumps(value, sort_keys=True)
 
 

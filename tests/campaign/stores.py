@@ -212,7 +212,11 @@ GROUPS: Mapping[str, Callable[[Path], tuple[dict[str, Path], bool]]] = {
 """Each kind of group: a function that writes its stores, and whether DLedger is enabled in them."""
 
 SETTINGS: Mapping[str, Mapping[str, object]] = {
-    "controller 5.3.3": {"brokerName": "golden", "enableControllerMode": "true"},
+    "controller 5.3.3": {
+        "brokerName": "golden",
+        "enableControllerMode": "true",
+        "controllerAddr": "127.0.0.1:9878",
+    },
 }
 """What the broker.conf of a group contains besides, or instead of, what all have."""
 
