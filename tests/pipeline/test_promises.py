@@ -328,10 +328,11 @@ def test_s17_the_columns_of_a_statement_come_from_its_plan(
     from rmqpy.pipeline.jobs.sql import used_columns
 
     for statement, columns in (
-        ("SELECT Topic, max(queueoffset) FROM messages", ("topic", "queueOffset")),
+        ("SELECT Topic, max(queueoffset) FROM messages GROUP BY topic", ("topic", "queueOffset")),
         ("SELECT count(*) FROM messages", ("topic",)),
         ("SELECT 'body * properties' FROM messages WHERE crcOk", ("crcOk",)),
-        ("SELECT count(*) FROM messages m JOIN messages n USING (keys)", ("keys",)),
+        ("SELECT count(*) FROM messages m JOIN messages n ON m.keys = n.keys", ("keys",)),
+        ("SELECT count(*) FROM messages m JOIN messages n USING (keys)", COLUMNS),
         ("SELECT (SELECT max(size) FROM messages) AS body FROM messages", ("size", "body")),
         ("SELECT * FROM messages", COLUMNS),
         ("FROM messages", COLUMNS),

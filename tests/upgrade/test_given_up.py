@@ -30,7 +30,7 @@ def test_a_shorter_reference_needs_the_number(lagging: Path, run: RunUpgrade) ->
     count = int(err.split("expected --give-up ")[1].split(";")[0])
     assert count == 361 - 291, "a message that both have counts once"
     code, out, _ = run(f"{plan} --give-up {count}")
-    assert code == 0 and '"messages": 70' in out
+    assert code == 0 and "messages: 70" in out
     for name, code in (("n1", 0), ("n0", 2), ("n2", 2)):
         found, _, err = run(f"apply --plan plan.json --node {name} {SHOWN} --dry-run")
         assert found == code, err
