@@ -7,6 +7,7 @@ disk of the third host is full when its member is filled.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from attrs import define
 from harness.interop import MEMBERS, PATIENCE_SECONDS, ROLES, InteropServers
 from harness.ssh_hosts import SSH_PORT, SshHosts, missing, ssh_hosts
 
@@ -211,6 +213,14 @@ def await_level(hosts: SshHosts) -> None:
         time.sleep(0.5)
 
 
+def await_log_of_slave(hosts: SshHosts) -> None:
+    """Wait until the slave has received something: before, its directory is no store."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not list((hosts.folder / "n1/commitlog").glob("*")):
+        assert time.monotonic() < deadline, "the slave receives nothing"
+        time.sleep(0.1)
+
+
 def cut_while(path: Path, cut: Callable[[], int]) -> Callable[[], int]:
     """Cut all connections once, when ``path`` exists; return a function that returns how many."""
     over, counts = threading.Event(), [0]
@@ -229,6 +239,32 @@ def cut_while(path: Path, cut: Callable[[], int]) -> Callable[[], int]:
         return counts[0]
 
     return joined
+
+
+@define
+class Running:
+    """A master and its slave that run on their hosts, a third broker, and a probe."""
+
+    namesrv: str
+    members: dict[str, ServerProcess]
+    commands: dict[str, tuple[str, str]]
+    probe: Probe
+
+
+def started(servers: InteropServers, three: SshHosts, kind: str, name: str) -> Running:
+    """Start a master and its slave, and send the first messages."""
+    namesrv = servers.namesrv("java", f"{name}-namesrv")
+    address = f"{three.gateway}:{namesrv.port}"
+    members = brokers(servers, kind, three, address)
+    probe = servers.java.probe(address, f"{name}-probe")
+    commands = {member: write_start(three, member, server) for member, server in members.items()}
+    for member in ("n0", "n1"):
+        words = [*three.inside(member), "sh", "-c", commands[member][0]]
+        subprocess.run(words, check=True, timeout=60)
+    create_topic(probe, f"{three.addresses['n0']}:{PORT}")
+    send(probe, 1)
+    await_log_of_slave(three)
+    return Running(address, members, commands, probe)
 
 
 @pytest.mark.parametrize(
@@ -250,16 +286,9 @@ def test_a_group_on_three_hosts_there_and_back(
     size: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    namesrv = servers.namesrv("java", f"over-{transport}-{kind}-namesrv")
-    address = f"{three.gateway}:{namesrv.port}"
-    members = brokers(servers, kind, three, address)
-    probe = servers.java.probe(address, f"over-{transport}-{kind}-probe")
-    commands = {name: write_start(three, name, server) for name, server in members.items()}
-    for member in ("n0", "n1"):
-        words = [*three.inside(member), "sh", "-c", commands[member][0]]
-        subprocess.run(words, check=True, timeout=60)
-    create_topic(probe, f"{three.addresses['n0']}:{PORT}")
-    send(probe, 1)
+    group = started(servers, three, kind, f"over-{transport}-{kind}")
+    address, members, commands = group.namesrv, group.members, group.commands
+    probe = group.probe
     command(f"rmqpy admin updateSubGroup -n {address} -b {three.addresses['n0']}:{PORT} -g readers")
 
     if transport == "ssh":
@@ -295,3 +324,33 @@ def test_a_group_on_three_hosts_there_and_back(
     command("rmqpy upgrade finalize")  # 6
     for member in MEMBERS:
         assert read_store(three.folder / member).problems == []
+
+
+@pytest.mark.parametrize("size", ["size=1g"])
+def test_java_brokers_are_prepared_while_they_run(
+    servers: InteropServers, three: SshHosts, disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The master takes messages meanwhile; the stop then reads only what was written since."""
+    group = started(servers, three, "java", "prepared")
+    for turn in (2, 3):
+        send(group.probe, turn)
+    members = group.members
+    hosts = [f"ssh://{three.addresses[name]}{config_of(members[name])}" for name in MEMBERS]
+    command(f"rmqpy upgrade {shlex.join(['init', *hosts])}")
+    add_commands(three, group.commands)
+    capsys.readouterr()
+    sending = threading.Thread(target=send, args=(group.probe, 4))
+    sending.start()
+    code = main(["upgrade", "prepare", "--rate", "0", "--format", "json"])
+    sending.join()
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0 and found["n0"]["learned_bytes"] > 0, found
+    assert found[FULL]["staged_bytes"] > 0, "what the empty member lacks is on its disk"
+    assert (disk / "rmqpy/upgrade/stage").is_dir() and not (disk / "commitlog").exists()
+    command("rmqpy upgrade run --until aligned --yes")
+    capsys.readouterr()
+    assert main(["upgrade", "check", "--format", "json"]) == 0
+    ages = json.loads(capsys.readouterr().out)["ages"]
+    assert all(ages[name]["learned_bytes"] >= found[name]["learned_bytes"] for name in ages), ages
+    command("rmqpy upgrade run --until verified --yes")
+    assert len(read(group.probe)) == 4 * COUNT
