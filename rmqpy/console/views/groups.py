@@ -9,9 +9,9 @@ from attrs import define
 from rmqpy.remoting.bodies import ConsumerConnection, ConsumeStats
 
 __all__ = [
-    "GroupMember",
+    "GroupPage",
     "GroupRow",
-    "GroupView",
+    "OnlineMember",
     "QueueLag",
     "group_row",
     "group_view",
@@ -47,7 +47,7 @@ class GroupRow:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class GroupMember:
+class OnlineMember:
     """A client that is online, and the brokers that it is connected to."""
 
     client_id: str
@@ -57,12 +57,12 @@ class GroupMember:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class GroupView:
+class GroupPage:
     """``subscriptions`` are (topic, expression); ``conflicts`` are sentences."""
 
     name: str
     lags: Sequence[QueueLag]
-    members: Sequence[GroupMember]
+    members: Sequence[OnlineMember]
     subscriptions: Sequence[tuple[str, str]]
     conflicts: Sequence[str]
     model: str
@@ -101,17 +101,17 @@ def group_view(
     name: str,
     stats: Sequence[ConsumeStats],
     connections: Mapping[str, ConsumerConnection],
-) -> GroupView:
+) -> GroupPage:
     """Return a group; ``connections`` are the answers of the brokers by their names."""
     expressions: dict[str, dict[str, list[str]]] = {}
-    members: dict[str, GroupMember] = {}
+    members: dict[str, OnlineMember] = {}
     for broker, answer in sorted(connections.items()):
         for topic, data in answer.subscription_table.items():
             expression = f"{data.expression_type} {data.sub_string or '*'}"
             expressions.setdefault(topic, {}).setdefault(expression, []).append(broker)
         for each in answer.connection_set:
             known = members.get(each.client_id)
-            members[each.client_id] = GroupMember(
+            members[each.client_id] = OnlineMember(
                 client_id=each.client_id,
                 address=each.client_addr,
                 language=each.language or "",
@@ -126,7 +126,7 @@ def group_view(
     ]
     if len(models) > 1:
         conflicts.append(f"the members consume in different models: {', '.join(models)}")
-    return GroupView(
+    return GroupPage(
         name=name,
         lags=lags_of(stats),
         members=[members[key] for key in sorted(members)],

@@ -13,7 +13,7 @@ from rmqpy.model.names import (
 )
 from rmqpy.remoting.bodies import TopicConfig
 
-__all__ = ["QueueFigures", "TopicEntry", "TopicRow", "topic_row"]
+__all__ = ["ListedTopic", "QueueFigures", "TopicEntry", "listed_topic"]
 
 
 @define(slots=True)
@@ -49,7 +49,7 @@ class QueueFigures:
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class TopicRow:
+class ListedTopic:
     """A topic in the list."""
 
     name: str
@@ -60,9 +60,9 @@ class TopicRow:
     last_ms: int
 
 
-def topic_row(entry: TopicEntry, queues: Sequence[QueueFigures]) -> TopicRow:
+def listed_topic(entry: TopicEntry, queues: Sequence[QueueFigures]) -> ListedTopic:
     """Return the row of a topic whose queues are known."""
-    return TopicRow(
+    return ListedTopic(
         name=entry.name,
         kind=entry.kind,
         brokers=sorted(entry.places),

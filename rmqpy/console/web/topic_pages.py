@@ -13,7 +13,7 @@ from rmqpy.client.core.message import MessageExt
 from rmqpy.console.collecting.topic_reader import TopicReader
 from rmqpy.console.views.messages import BODY_FORMS, message_view, preview, shown
 from rmqpy.console.views.paging import page_of
-from rmqpy.console.views.topics import topic_row
+from rmqpy.console.views.topics import listed_topic
 from rmqpy.console.web.event_stream import EventStream
 from rmqpy.console.web.rendering import Renderer
 from rmqpy.model.errors import RmqError
@@ -48,7 +48,7 @@ class TopicPages:
         entries = await self.reader.topics()
         page = page_of(entries, lambda each: each.name, search, number_in(request, "page", 1))
         figures = await self.reader.figures([each.name for each in page.rows])
-        rows = [topic_row(each, figures[each.name]) for each in page.rows]
+        rows = [listed_topic(each, figures[each.name]) for each in page.rows]
         template = "_topics.html" if "live" in request.query else "topics.html"
         return self.render.page(request, template, page=page, rows=rows, search=search)
 

@@ -21,8 +21,8 @@ from rmqpy.testing.blocking_connection import BlockingConnection, create_topic
 from rmqpy.testing.dev.nodes import (
     BrokerNode,
     DevError,
+    DevNode,
     NamesrvNode,
-    Node,
     NodeState,
     broker_block,
 )
@@ -123,9 +123,9 @@ class DevCluster:
         return self.namesrv.address
 
     @property
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, DevNode]:
         """All servers by name."""
-        found: dict[str, Node] = dict(self.brokers)
+        found: dict[str, DevNode] = dict(self.brokers)
         if self.namesrv is not None:
             found[self.namesrv.name] = self.namesrv
         return found
@@ -171,7 +171,7 @@ class DevCluster:
         if self._temporary:
             shutil.rmtree(self.root, ignore_errors=True)
 
-    def node(self, name: str | None) -> Node:
+    def node(self, name: str | None) -> DevNode:
         """Return a server by name; None is the only broker."""
         if name is None:
             return self.broker(None)

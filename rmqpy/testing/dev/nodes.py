@@ -42,7 +42,7 @@ class NodeState(Enum):
     PAUSED = "paused"
 
 
-class Node(Protocol):
+class DevNode(Protocol):
     """A server of a test cluster."""
 
     name: str
