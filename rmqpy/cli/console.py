@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_settings
 from rmqpy.cli.given_files import check_readable, read_token
-from rmqpy.cli.parsing import EXIT_DONE, add_log_options
+from rmqpy.cli.parsing import EXIT_DONE, add_log_options, port_number
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def add_commands(commands: Commands) -> None:
     console = commands.add_parser("console", help="show a cluster in the browser")
     add_connection_options(console)
     console.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
-    console.add_argument("--port", type=int, default=8080, help="default 8080; 0: any free port")
+    console.add_argument(
+        "--port", type=port_number, default=8080, help="default 8080; 0: any free port"
+    )
     console.add_argument(
         "--token-file", metavar="FILE", help="token that browsers must give; for other hosts"
     )

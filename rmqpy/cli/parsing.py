@@ -25,6 +25,7 @@ EXIT_FAILED = 1
 EXIT_NO = 2
 EXIT_NO_READER = 141
 
+PORT_MAX = 65_535
 CHOICES_LISTED = 16
 """The number of choices that an error lists."""
 
@@ -175,6 +176,18 @@ def positive(text: str) -> int:
     """Return a whole number of at least 1, for the ``type`` of an option."""
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number of at least 1")
+    return int(text)
+
+
+def port_number(text: str) -> int:
+    """Return the number of a port to listen on, 0 for any free one; the ``type`` of an option.
+
+    Raise ArgumentTypeError if there is no such port.
+    """
+    if not (text.isascii() and text.isdigit()) or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a port from 0 to {PORT_MAX}; correct it"
+        )
     return int(text)
 
 

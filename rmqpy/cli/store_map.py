@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from rmqpy.cli.parsing import EXIT_DONE, add_log_options
+from rmqpy.cli.parsing import EXIT_DONE, add_log_options, port_number
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def add_map(verbs: Commands) -> None:
     target.add_argument(
         "--serve", action="store_true", help="show the page at a port of 127.0.0.1 until Ctrl-C"
     )
-    drawn.add_argument("--port", type=int, default=0, help="with --serve; default 0: any free port")
+    drawn.add_argument(
+        "--port", type=port_number, default=0, help="with --serve; default 0: any free port"
+    )
     add_log_options(drawn)
     drawn.set_defaults(command=_map, interrupted="")
 

@@ -115,6 +115,18 @@ def test_the_nearest_command_is_suggested(
     assert capsys.readouterr().err.strip().endswith(hint)
 
 
+@pytest.mark.parametrize("words", ["console", "store map n0 --serve", "upgrade serve n0"])
+@pytest.mark.parametrize("port", ["65536", "-1", "http"])
+def test_a_port_that_does_not_exist_is_refused(
+    words: str, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), f"--port={port}"])
+    assert ended.value.code == 1
+    expected = f"--port: found {port!r}, expected a port from 0 to 65535; correct it"
+    assert capsys.readouterr().err.strip().endswith(expected)
+
+
 def test_what_is_no_number_has_the_three_parts(capsys: pytest.CaptureFixture[str]) -> None:
     found = failed(["upgrade", "plan", "n0", "n1", "--give-up", "many"], capsys)
     assert found["error"].endswith("--give-up: found 'many', expected a whole number; correct it")

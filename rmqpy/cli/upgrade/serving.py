@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_readable, read_token
-from rmqpy.cli.parsing import EXIT_DONE
+from rmqpy.cli.parsing import EXIT_DONE, port_number
 from rmqpy.cli.upgrade.base.options import add_verb
 from rmqpy.cli.upgrade.base.replicas import local_replicas
 from rmqpy.model.errors import RmqError
@@ -27,7 +27,7 @@ def add_verbs(verbs: Commands) -> None:
     serve.add_argument("directory", metavar="DIR")
     serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
     serve.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
-    serve.add_argument("--port", type=int, default=0, help="default: any free port")
+    serve.add_argument("--port", type=port_number, default=0, help="default: any free port")
     serve.add_argument("--token-file", metavar="FILE", help="token that clients must send")
     serve.add_argument("--certificate", metavar="FILE", help="TLS certificate, PEM")
     serve.add_argument("--key", metavar="FILE", help="key of the certificate")
