@@ -67,9 +67,9 @@ __all__ = [
 ]
 
 KIND: Final = "rmqpy-certificate"
-CERTIFICATE_FORMAT: Final = 3
+CERTIFICATE_FORMAT: Final = 4
 """Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict.
-Since 3: which store is behind in a table.
+Since 3: which store is behind in a table. Since 4: messages in queues of 5.x.
 """
 SEVERE: Final = (Severity.DAMAGE, Severity.DERIVED)
 
@@ -108,6 +108,8 @@ class Subject:
     key_holes: tuple[KeyHole, ...] = ()
     uncommitted: int = 0
     """Messages in entries that are not known to be committed, and in no consume queue."""
+    elsewhere: int = 0
+    """Messages in queues of 5.x, whose units are not examined."""
     impossible_offsets: tuple[TableDifference, ...] = ()
     age: ProofAge | None = None
     """How much was read for this certificate, and how much was learned earlier; None if everything
@@ -125,8 +127,9 @@ class Subject:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether every message is found by its queue and by its id."""
-        return self.by_queue + self.uncommitted == self.queued and self.by_id == self.messages
+        """Whether every message is found by its id, and by its queue if that is examined."""
+        by_queue = self.by_queue + self.uncommitted + self.elsewhere
+        return by_queue == self.queued and self.by_id == self.messages
 
 
 @define(slots=True, frozen=True, kw_only=True)

@@ -49,8 +49,8 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
     """Yield the lines of a report. The last one is the verdict."""
     for each in certificate.subjects:
         yield (
-            f"{each.name}: {each.messages} messages, {each.by_queue} of {each.queued} by queue,"
-            f" {each.by_id} by id, {each.keys_found} of {each.keys} keys"
+            f"{each.name}: {each.messages} messages, {_by_queue(each)}, {each.by_id} by id,"
+            f" {each.keys_found} of {each.keys} keys"
         )
         yield from (f"  {sentence}" for sentence in _subject_sentences(each))
         yield from (f"  {text}" for text in age_sentences(each.age, certificate.made_ms))
@@ -63,6 +63,11 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
     if certificate.not_examined:
         yield f"not examined: {'; '.join(certificate.not_examined)}"
     yield str(certificate.verdict)
+
+
+def _by_queue(subject: Subject) -> str:
+    text = f"{subject.by_queue} of {subject.queued - subject.elsewhere} by queue"
+    return text + f" ({subject.elsewhere} in queues of 5.x)" if subject.elsewhere else text
 
 
 def _counts(compared: Comparison) -> str:

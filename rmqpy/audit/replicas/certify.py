@@ -76,6 +76,19 @@ def _not_examined(manifests: Sequence[Manifest]) -> Iterator[str]:
         if each.uncommitted:
             count = len(each.uncommitted)
             yield f"{count} messages of {each.name} that are not known to be committed"
+    yield from _data_of_5x(manifests)
+
+
+def _data_of_5x(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """Yield what rmqpy does not read of the stores, each with the names of the stores."""
+    found: dict[str, list[str]] = {}
+    for manifest in manifests:
+        root = manifest.facts.get("root", "")
+        for each in manifest.facts.get("unread", ()):
+            path = each["path"].removeprefix(f"{root}/")
+            found.setdefault(f"{path} ({each['found']})", []).append(manifest.name)
+    for text, names in found.items():
+        yield f"{text} of {', '.join(names)}"
 
 
 def _distinctly_named(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
@@ -109,6 +122,7 @@ def _subject(manifest: Manifest, ends: Mapping[tuple[str, int], int]) -> Subject
         first_findings=manifest.first_findings,
         key_holes=manifest.key_holes,
         uncommitted=len(manifest.uncommitted),
+        elsewhere=manifest.elsewhere,
         impossible_offsets=tuple(impossible_offsets(manifest, ends)),
         age=manifest.age,
     )

@@ -59,6 +59,7 @@ from rmqpy.codec.tally.kernel import BLOCK_SIZE, QueueTally
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.typed_json import check_types
+from rmqpy.store.unread.data import UnreadKind
 
 __all__ = [
     "FileMd5",
@@ -76,6 +77,7 @@ MANIFEST_FORMAT: Final = 3
 digests of a log file's blocks are packed, or left out.
 """
 NOT_MAPPED: Final = -1
+_QUEUES_OF_5X: Final = (UnreadKind.ROCKSDB_QUEUES.value, UnreadKind.BATCH_QUEUES.value)
 KIND: Final = "rmqpy-manifest"
 
 
@@ -194,6 +196,17 @@ class Manifest:
     @property
     def messages(self) -> int:
         return sum(queue.count + queue.unqueued for queue in self.queues)
+
+    @property
+    def elsewhere(self) -> int:
+        """The messages in queues without a correct unit in ``consumequeue`` in a store that keeps
+        units in files of 5.x: batch queues, or RocksDB. Where a unit is missing that must be
+        there, ``findings`` has it.
+        """
+        kinds = {each["kind"] for each in self.facts.get("unread", ())}
+        if kinds.isdisjoint(_QUEUES_OF_5X):
+            return 0
+        return sum(queue.count for queue in self.queues if not queue.right_units)
 
     def content_digest(self, manifest_format: int = MANIFEST_FORMAT) -> str:
         """Return the SHA-256 of the manifest's content on logs and messages, in hex.
