@@ -8,7 +8,7 @@
 A learner (``asyncLearner``) is never in the SyncStateSet and never elected. Its reports matter to
 nobody but a master that counts connections (``inSyncReplicas`` above 1 without
 ``allAckInSyncStateSet``): they repeat the first offset, as those of an observer of a classic master
-do (:class:`rmqpy.ha.link.SlaveLink`). Its broker id is none that a controller gives.
+do (:class:`rmqpy.ha.follower.SlaveLink`). Its broker id is none that a controller gives.
 
 The epochs decide whether the copy may go on. If those of the master and of the copy agree only up
 to an offset before the end of the copy, the group has cut off what the copy has. If the master has
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import define, field
+from attrs import define
 
 from rmqpy.codec.epochs import Epoch, common_end
 from rmqpy.ha.autoswitch import (
@@ -29,8 +29,9 @@ from rmqpy.ha.autoswitch import (
     encode_slave_handshake,
     encode_slave_report,
 )
+from rmqpy.ha.follower import FollowerLink
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import LinkSettings, SlaveReady
+from rmqpy.ha.link import LinkSettings
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
@@ -52,75 +53,34 @@ class LearnedCopy:
     epochs: tuple[Epoch, ...] = ()
 
 
-@define(slots=True, eq=False, repr=False)
-class LearnerLink:
-    """A connection that has just been opened (implements ``rmqpy.ha.link.FollowerLink``)."""
+class LearnerLink(FollowerLink):
+    """A connection that has just been opened."""
 
-    _settings: LinkSettings
-    _copy: LearnedCopy
-    _now_ms: int
-    epochs: tuple[Epoch, ...] = field(default=(), init=False)
-    """The epochs of the master, those that it has begun on this connection included."""
-    confirm_offset: int = field(default=0, init=False)
-    """The end of what every replica in the SyncStateSet has, as the master said last."""
-    was_of_use: bool = field(default=False, init=False)
-    has_worked: bool = field(default=False, init=False)
-    closed: str | None = field(default=None, init=False)
-    _receiver: AutoSwitchReceiver = field(factory=AutoSwitchReceiver, init=False)
-    _next: int = field(init=False)
-    _is_following: bool = field(default=False, init=False)
-    _read_ms: int = field(init=False)
-    _reported_ms: int = field(init=False)
-    _append: list[TransferFrame] = field(factory=list, init=False)
-    _send: bytes = field(init=False)
-    _close_reported: bool = field(default=False, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._next = self._copy.request or self._copy.begin
-        self._read_ms = self._reported_ms = self._now_ms
-        self._send = encode_slave_handshake(NO_BROKER_ID, learner=True)
-
-    def receive(self, data: bytes | bytearray | memoryview, now_ms: int) -> None:
-        """Process bytes from the master."""
-        self._now_ms = now_ms
-        if self.closed is not None:
-            return
-        self._read_ms = now_ms
-        try:
-            for frame in self._receiver.receive(data):
-                if isinstance(frame, MasterEpochs):
-                    self._begin(frame)
-                else:
-                    self._take(frame)
-        except RemoteProtocolError as fault:
-            self._close(str(fault))
+    def __init__(self, settings: LinkSettings, copy: LearnedCopy, now_ms: int) -> None:
+        super().__init__(settings, now_ms, encode_slave_handshake(NO_BROKER_ID, learner=True))
+        self._copy = copy
+        self._receiver = AutoSwitchReceiver()
+        self._next = copy.request or copy.begin
+        self._is_following = False
+        self.epochs: tuple[Epoch, ...] = ()
+        """The epochs of the master, those that it has begun on this connection included."""
+        self.confirm_offset = 0
+        """The end of what every replica in the SyncStateSet has, as the master said last."""
 
     def stored(self, end: PhysicalOffset, now_ms: int) -> None:
         """Record that bytes up to ``end`` are in the copy. The master is not told."""
         assert end <= self._next, (end, self._next)
-        self._now_ms = now_ms
-        self.was_of_use = True
+        super().stored(end, now_ms)
 
-    def tick(self, now_ms: int) -> None:
-        """Advance the time to ``now_ms``."""
-        self._now_ms = now_ms
-        silent_ms = now_ms - self._read_ms
-        if silent_ms >= self._settings.housekeeping_interval_ms:
-            self._close(f"the master has been silent for {silent_ms} ms")
-        elif (
-            self._is_following
-            and now_ms - self._reported_ms >= self._settings.heartbeat_interval_ms
-        ):
-            self._report()
+    def _process(self, data: bytes | bytearray | memoryview) -> None:
+        for frame in self._receiver.receive(data):
+            if isinstance(frame, MasterEpochs):
+                self._begin(frame)
+            else:
+                self._take(frame)
 
-    def take_ready(self) -> SlaveReady | None:
-        """Return the actions since the last call; None if there are none."""
-        append, self._append = tuple(self._append), []
-        send, self._send = (b"" if self.closed is not None else self._send), b""
-        close = None if self._close_reported else self.closed
-        self._close_reported = self.closed is not None
-        ready = SlaveReady(append, send, close)
-        return None if ready == SlaveReady() else ready
+    def _report_frame(self) -> bytes | None:
+        return encode_slave_report(self._copy.request) if self._is_following else None
 
     def _begin(self, hello: MasterEpochs) -> None:
         """Compare the epochs of the master with those of the copy, and request the log."""
@@ -165,13 +125,7 @@ class LearnerLink:
             raise RemoteProtocolError(
                 f"the master continues at {frame.offset}, expected {self._next}"
             )
-        settings = self._settings
-        if frame.end > settings.file_end(frame.offset):
-            raise RemoteProtocolError(
-                f"the master sends {len(frame.body)} bytes at {frame.offset}, across the end of a"
-                f" file of {settings.file_size} bytes: check that its mappedFileSizeCommitLog is"
-                " the same"
-            )
+        self._check_within_file(frame)
 
     def _check_epoch(self, transfer: EpochTransfer) -> None:
         """Raise RemoteProtocolError for bytes of an epoch that does not contain them.
@@ -197,11 +151,3 @@ class LearnerLink:
                 f"the master sends {frame.offset} to {frame.end} as bytes of epoch {epoch}"
                 + (f", and epoch {following} follows it" if following is not None else "")
             )
-
-    def _report(self) -> None:
-        self._send = encode_slave_report(self._copy.request)
-        self._reported_ms = self._now_ms
-
-    def _close(self, reason: str) -> None:
-        if self.closed is None:
-            self.closed = reason

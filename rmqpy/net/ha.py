@@ -1,5 +1,5 @@
-"""The sockets of classic replication (:mod:`rmqpy.ha.link`): accepting slaves, and connecting to a
-master.
+"""The sockets of classic replication: accepting slaves (:mod:`rmqpy.ha.link`), and connecting to a
+master (:mod:`rmqpy.ha.follower`).
 
 :class:`HaServer` streams the log to every slave and maintains the watermark ``replicated``: the
 offset that as many slaves have reached as ``slaves_needed`` returns. Everybody can connect and
@@ -23,8 +23,9 @@ from typing import Final, Protocol, cast
 
 from attrs import define, field
 
+from rmqpy.ha.follower import FollowerLink
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import FollowerLink, LinkSettings, LogRange, MasterLink
+from rmqpy.ha.link import LinkSettings, LogRange, MasterLink
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.loop import AsyncioScheduler

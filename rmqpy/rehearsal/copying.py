@@ -16,8 +16,8 @@ from attrs import define, evolve, field
 
 from rmqpy.admin.api import Admin
 from rmqpy.config.keys import split_address
+from rmqpy.ha.follower import FollowerLink
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import FollowerLink
 from rmqpy.model.errors import RmqError
 from rmqpy.net.ha import HaClientHandler, HaConnection
 from rmqpy.rehearsal.rehearsed_group import (

@@ -2,7 +2,7 @@
 
 The bytes before the end of the copy are requested again on each connection and compared, so that a
 master with another history is noticed. The observer's link reports what it requested first, and
-nothing else (:class:`rmqpy.ha.link.SlaveLink`; with a controller
+nothing else (:class:`rmqpy.ha.follower.SlaveLink`; with a controller
 :class:`rmqpy.ha.learner.LearnerLink`).
 """
 
@@ -14,9 +14,10 @@ from typing import Final
 
 from rmqpy.codec.epochs import Epoch
 from rmqpy.config.loading import StoreSettings
+from rmqpy.ha.follower import FollowerLink, SlaveLink
 from rmqpy.ha.frames import TransferFrame
 from rmqpy.ha.learner import LearnedCopy, LearnerLink
-from rmqpy.ha.link import FollowerLink, LinkSettings, SlaveLink
+from rmqpy.ha.link import LinkSettings
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem

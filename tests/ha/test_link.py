@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 
+from rmqpy.ha.follower import ReconnectBackoff, SlaveLink, SlaveReady
 from rmqpy.ha.frames import (
     BODY_MAX,
     TransferFrame,
@@ -13,15 +14,7 @@ from rmqpy.ha.frames import (
     encode_report,
     encode_transfer,
 )
-from rmqpy.ha.link import (
-    LinkSettings,
-    LogRange,
-    MasterLink,
-    MasterReady,
-    ReconnectBackoff,
-    SlaveLink,
-    SlaveReady,
-)
+from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, MasterReady
 from rmqpy.model.ids import PhysicalOffset
 
 FILE = 1000

@@ -8,8 +8,9 @@ from harness.recorded import RecordedReplication, recorded_replication
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmqpy.ha.follower import ReconnectBackoff, SlaveLink
 from rmqpy.ha.frames import TransferReceiver, encode_report
-from rmqpy.ha.link import LinkSettings, LogRange, MasterLink, ReconnectBackoff, SlaveLink
+from rmqpy.ha.link import LinkSettings, LogRange, MasterLink
 from rmqpy.model.ids import PhysicalOffset
 
 FILE_OF_GOLDEN = 64 << 10

@@ -11,8 +11,9 @@ from attrs import define, field
 from harness.net import InLoop, SkewedScheduler, until
 
 from rmqpy.config.loading import SecuritySettings
+from rmqpy.ha.follower import FollowerLink, SlaveLink
 from rmqpy.ha.frames import TransferFrame, encode_report, encode_transfer
-from rmqpy.ha.link import FollowerLink, LinkSettings, SlaveLink
+from rmqpy.ha.link import LinkSettings
 from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net import ha

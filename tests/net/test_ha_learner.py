@@ -9,9 +9,10 @@ import pytest
 from attrs import define, field
 from harness.net import InLoop, SkewedScheduler, until
 
+from rmqpy.ha.follower import FollowerLink
 from rmqpy.ha.frames import TransferFrame
 from rmqpy.ha.learner import LearnedCopy, LearnerLink
-from rmqpy.ha.link import FollowerLink, LinkSettings
+from rmqpy.ha.link import LinkSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.net.ha import dial
 

@@ -19,7 +19,8 @@ from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.broker.replication.role import RoleChange
 from rmqpy.broker.replication.slave_discovery import SlaveDiscovery
 from rmqpy.broker.state.replication_status import ReplicationStatus
-from rmqpy.ha.link import LinkSettings, ReconnectBackoff
+from rmqpy.ha.follower import ReconnectBackoff
+from rmqpy.ha.link import LinkSettings
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.server import ListenerSecurity

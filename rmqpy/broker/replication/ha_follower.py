@@ -27,8 +27,9 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDiscovery
 from rmqpy.broker.replication.master_log_check import LogCheckResult, MasterLogCheck
 from rmqpy.config.keys import split_address
+from rmqpy.ha.follower import FollowerLink, ReconnectBackoff, SlaveLink
 from rmqpy.ha.frames import TransferFrame
-from rmqpy.ha.link import FollowerLink, LinkSettings, ReconnectBackoff, SlaveLink
+from rmqpy.ha.link import LinkSettings
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.ha import HaClientHandler, HaConnection

@@ -14,8 +14,8 @@ from rmqpy.broker.replication.master_discovery import MasterDiscovery
 from rmqpy.broker.replication.master_log_check import frame_start
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.loading import BrokerRole
+from rmqpy.ha.follower import FollowerLink
 from rmqpy.ha.frames import TransferFrame, encode_report
-from rmqpy.ha.link import FollowerLink
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError
 from rmqpy.model.ids import PhysicalOffset
