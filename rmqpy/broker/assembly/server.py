@@ -14,7 +14,6 @@ with code 1, and the connection stays open.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
@@ -55,6 +54,8 @@ WRITES: Final = PUTS | {
     RequestCode.SEND_REPLY_MESSAGE_V2,
 }
 """The codes of requests that write messages."""
+REGISTRATIONS: Final = {RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT}
+"""The codes by which clients join and leave their groups."""
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 HELD_REQUEST_BYTES: Final = 1024
 """The limit on the requests that are held, and what one of them counts in addition to its body."""
@@ -169,13 +170,13 @@ class BrokerServer:
 
     def relay_clients(self, handler: Handler) -> None:
         """Answer the requests of producers and consumers with ``handler`` from now on, and the
-        pulls that wait.
+        pulls that wait. Only their registrations are still handled here.
         """
         if self._fast_path is not None:
             self._fast_path.hand_back_all()
-        self._handlers.update(dict.fromkeys(self._immediate_codes, handler))
+        self._handlers.update(dict.fromkeys(set(self._immediate_codes) - REGISTRATIONS, handler))
         self._resume_pull = handler
-        self._hold.sweep(lambda _topic, _queue_id: sys.maxsize)
+        self._hold.end_all()
         self._scheduler.call_soon(self._resume_rest)
 
     def register_handlers(self, handlers: HandlerTable) -> None:

@@ -62,6 +62,7 @@ from rmqpy.broker.state.clients import SCAN_PERIOD_MS, ClientTable
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable, OffsetProcessor
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
+from rmqpy.broker.state.handed_clients import HandedClients
 from rmqpy.broker.state.known_heartbeats import KnownHeartbeats
 from rmqpy.broker.state.persistence import FILTERS_PERIOD_MS, PersistentTables, Tables
 from rmqpy.broker.state.queue_locks import QueueLockTable
@@ -123,6 +124,7 @@ class Broker:
     delay_offsets: DelayOffsetTable
     filters: ConsumerFilterTable
     clients: ClientTable
+    handed_clients: HandedClients
     locks: QueueLockTable
     tables: PersistentTables
     statistics: Statistics
@@ -503,6 +505,7 @@ def build_broker(deps: BrokerDependencies) -> Broker:
         delay_offsets=delay_offsets,
         filters=filters,
         clients=clients,
+        handed_clients=HandedClients(clients, heartbeats.heartbeat),
         locks=locks,
         tables=tables,
         statistics=statistics,

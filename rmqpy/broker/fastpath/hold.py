@@ -31,6 +31,8 @@ RESUMED_AT_ONCE: Final = 256
 """The number of pulls that a slice resumes, about 1.5 ms of work; a slice also ends when the reply
 buffer of a turn is full.
 """
+NEVER_MS: Final = 1 << 62
+"""A time after every deadline."""
 COST_IN_PYTHON: Final = 16
 """The share of a slice that a pull takes if Python answers it."""
 
@@ -123,6 +125,11 @@ class FastPathHold:
     def sweep(self) -> None:
         self._state.now_ms = self._clock.monotonic_ms()
         lib.rmq_hold_sweep(self._core)
+
+    def end_all(self) -> None:
+        self._state.now_ms = NEVER_MS
+        lib.rmq_hold_sweep(self._core)
+        self._state.now_ms = self._clock.monotonic_ms()
 
     def resume_ready(self, resume: Resume) -> None:
         replies, state = self._replies, self._state

@@ -12,7 +12,13 @@ from attrs import define, field
 
 from rmqpy.broker.base.store_api import HandlerTable
 from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
-from rmqpy.broker.state.clients import Client, ClientTable, ConsumerGroup, check_client_id
+from rmqpy.broker.state.clients import (
+    Client,
+    ClientTable,
+    ConsumerGroup,
+    StandIn,
+    check_client_id,
+)
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable, compile_filter, filter_refusal
 from rmqpy.broker.state.known_heartbeats import KnownHeartbeats
 from rmqpy.broker.state.queue_locks import QueueLock, QueueLockTable
@@ -102,6 +108,8 @@ class HeartbeatProcessor:
             self.clients.register_producer(
                 producer.group_name, channel, self._client(data, request)
             )
+        if not isinstance(channel, StandIn):
+            self.clients.drop_stand_in(data.client_id)
         self.known.remember(channel, request, data)
         return RemotingCommand.response_to(request)
 

@@ -6,6 +6,7 @@
                  │        ▲
                  │        ├── arrival of a message that may interest the reader
                  │        ├── sweep: its time is over, or the queue has grown unnoticed
+                 │        ├── end_all: this broker no longer answers pulls itself
                  └────────┴── its connection is closed: dropped
 
 An arrival is matched by tags code, and by its record if the reader filters by properties; the
@@ -93,6 +94,9 @@ class PullAccelerator(Protocol):
         """Mark as due the pulls whose time is over, whose queue has grown, or whose connection is
         closed.
         """
+
+    def end_all(self) -> None:
+        """Mark all pulls as due."""
 
     def resume_ready(self, resume: Resume) -> None:
         """Answer a slice of the pulls that are due, with ``resume`` those that need Python."""
@@ -188,6 +192,13 @@ class PullRequestHold:
         now_ms = self._clock.monotonic_ms()
         for key, waiting in list(self._waiting.items()):
             self._split(key, waiting, _overdue(now_ms, max_queue_offset(*key)))
+
+    def end_all(self) -> None:
+        """Mark all pulls as due, wherever they wait."""
+        if self._accelerator is not None:
+            self._accelerator.end_all()
+        for key, waiting in list(self._waiting.items()):
+            self._split(key, waiting, lambda _pull: True)
 
     def _split(
         self, key: _Key, waiting: list[HeldPullRequest], due: Callable[[HeldPullRequest], bool]

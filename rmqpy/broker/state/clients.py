@@ -11,14 +11,18 @@ a group is removed       with its last member
 a subscription ends      when a heartbeat no longer names its topic
 =======================  ==========================================
 
+A client that another broker relays has no connection of its own here. A :class:`StandIn` takes the
+place of its connection until the client registers itself (:mod:`.handed_clients`).
+
 Invariants: a connection is in ``_groups_of`` exactly with the groups that list it; a subscription
-is only replaced by one with a larger version.
+is only replaced by one with a larger version; no client is a member both by a stand-in and by a
+connection after its heartbeat.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from attrs import define, field
@@ -40,6 +44,9 @@ CLIENT_LIVE_MS: Final = 120_000
 SCAN_PERIOD_MS: Final = 10_000
 GROUPS_LIMIT: Final = 20_000
 """The maximum number of producer groups, and of consumer groups, that are online at once."""
+
+STAND_INS_LIMIT: Final = 20_000
+"""The maximum number of clients that are known without a connection."""
 
 CLIENT_ID_LENGTH_MAX: Final = 512
 
@@ -143,6 +150,21 @@ def check_client_id(client_id: str) -> None:
         )
 
 
+@define(slots=True, eq=False)
+class StandIn:
+    """A ``Channel`` without a connection: what is written to it is dropped."""
+
+    peer: tuple[str, int]
+    closed: bool = False
+    congested: bool = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Drop ``data``."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
 ChangeListener = Callable[[ConsumerGroup], None]
 """Called when the members or topics of a group have changed; the remaining members are notified."""
 
@@ -157,6 +179,8 @@ class ClientTable:
     _consumers: dict[str, ConsumerGroup] = field(factory=dict, init=False)
     _producers: dict[str, dict[Channel, Client]] = field(factory=dict, init=False)
     _groups_of: dict[Channel, tuple[set[str], set[str]]] = field(factory=dict, init=False)
+    _stand_ins: dict[str, StandIn] = field(factory=dict, init=False)
+    """The stand-ins by client id."""
     _on_change: ChangeListener = field(default=lambda _group: None, init=False)
 
     def subscribe(self, listener: ChangeListener) -> None:
@@ -224,6 +248,30 @@ class ClientTable:
         self._leave_consumers(group, channel)
         self._drop_if_idle(channel)
 
+    def stand_in(self, client_id: str, peer: tuple[str, int]) -> StandIn | None:
+        """Return the stand-in of a client, a new one if it has none, or None if there are too many
+        of them.
+        """
+        if client_id not in self._stand_ins and len(self._stand_ins) >= STAND_INS_LIMIT:
+            return None
+        return self._stand_ins.setdefault(client_id, StandIn(peer))
+
+    def drop_stand_in(self, client_id: str) -> None:
+        """Remove the stand-in of a client, which has registered itself or is no longer relayed."""
+        found = self._stand_ins.pop(client_id, None)
+        if found is not None:
+            self.channel_closed(found)
+
+    @property
+    def registrations(self) -> Iterator[tuple[Channel, Mapping[str, Client], Mapping[str, Client]]]:
+        """Each connection with its client by producer group, and by consumer group."""
+        for channel, (producers, consumers) in self._groups_of.items():
+            yield (
+                channel,
+                {name: self._producers[name][channel] for name in producers},
+                {name: self._consumers[name].members[channel] for name in consumers},
+            )
+
     def channel_closed(self, channel: Channel) -> None:
         """Remove the member of a closed connection from every group."""
         producers, consumers = self._groups_of.pop(channel, (set(), set()))
@@ -254,6 +302,8 @@ class ClientTable:
             logger.warning("closing client %s at %s: no heartbeat", client.client_id, channel.peer)
             self.channel_closed(channel)
             channel.close()
+            if isinstance(channel, StandIn):
+                self._stand_ins.pop(client.client_id, None)
 
     def _groups(self, channel: Channel) -> tuple[set[str], set[str]]:
         groups = self._groups_of.get(channel)

@@ -21,10 +21,20 @@ from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.switch_protocol import SwitchRecord, SwitchStage
 from rmqpy.cli import main as rmqpy
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
+from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import StoreError
+from rmqpy.model.flags import PULL_SUSPEND
 from rmqpy.namesrv.process import NamesrvProcess
 from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.remoting.bodies import (
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    SubscriptionData,
+)
+from rmqpy.remoting.command import RemotingCommand
+from rmqpy.remoting.headers import GetConsumerListByGroupRequestHeader, PullMessageRequestHeader
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import pull_request, send_request
@@ -381,5 +391,93 @@ def test_a_group_leaves_without_a_member_that_is_down(
         await group.stop_broker(SLAVE)
         messages = [each for each in read_store(group.store(SLAVE)).messages if each.topic == "T"]
         assert len({each.body for each in messages}) == len(messages) == group.acknowledged
+
+    in_group(tmp_path, main)
+
+
+@define(eq=False)
+class Consumer:
+    """A push consumer that knows one broker, as far as a leave concerns it."""
+
+    client: RemotingClient
+    address: str
+    client_id: str
+
+    async def invoke(self, request: RemotingCommand) -> RemotingCommand:
+        return await self.client.invoke(self.address, request, PATIENT_MS)
+
+    async def register(self) -> None:
+        data = ConsumerData(
+            group_name="readers",
+            consume_type="CONSUME_PASSIVELY",
+            message_model="CLUSTERING",
+            consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+            subscription_data_set=[SubscriptionData(topic="T", sub_string="*")],
+        )
+        heartbeat = HeartbeatData(client_id=self.client_id, consumer_data_set=[data])
+        request = RemotingCommand.request(RequestCode.HEART_BEAT, body=heartbeat.encode())
+        assert (await self.invoke(request)).code == ResponseCode.SUCCESS
+
+    async def pull(self, queue: int, offset: int) -> RemotingCommand:
+        """Pull messages, or wait for them for longer than this test takes."""
+        header = PullMessageRequestHeader(
+            consumer_group="readers",
+            topic="T",
+            queue_id=queue,
+            queue_offset=offset,
+            max_msg_nums=32,
+            sys_flag=PULL_SUSPEND,
+            commit_offset=0,
+            suspend_timeout_millis=1000 * 2 * DEADLINE_S,
+            subscription=None,
+            sub_version=0,
+            expression_type="TAG",
+        )
+        return await self.invoke(RemotingCommand.request(RequestCode.PULL_MESSAGE, header))
+
+    async def group_members(self) -> list[str]:
+        header = GetConsumerListByGroupRequestHeader(consumer_group="readers")
+        request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+        found = GetConsumerListByGroupResponseBody.decode((await self.invoke(request)).body)
+        return sorted(found.consumer_id_list)
+
+
+@pytest.mark.slow
+def test_consumers_of_the_former_leader_continue_at_once(tmp_path: Path) -> None:
+    """Pulls that wait at the former leader receive what the new master stores. It knows both
+    consumers as two, until each of them has registered there, and knows when one leaves.
+    """
+
+    async def main(group: FollowedGroup) -> None:
+        clients = [RemotingClient(group.scheduler) for _ in range(3)]
+        address = group.leader.address
+        one, other = (Consumer(clients[each], address, f"c{each}") for each in range(2))
+        assert (await one.invoke(send_request("T", 0, [b"first"]))).code == 0
+        for each in (one, other):
+            await each.register()
+        pulls = [asyncio.create_task(one.pull(0, 1)), asyncio.create_task(other.pull(1, 0))]
+        leader = group.leader.broker
+        await until(lambda: leader.hold.count == 2)
+        assert await group.leave("--apply") == 0
+        await until(lambda: group.slave.broker.hold.count == 2)
+        assert leader.hold.count == 0
+        for queue in range(2):
+            request = send_request("T", queue, [b"%d" % queue])
+            answer = await clients[2].invoke(group.slave.address, request, PATIENT_MS)
+            assert answer.code == 0
+        assert [response_bodies(await each) for each in pulls] == [[b"0"], [b"1"]]
+        assert await one.group_members() == ["c0", "c1"]
+        one.address = group.slave.address
+        await one.register()
+        for each in (one, other):
+            assert await each.group_members() == ["c0", "c1"]
+        assert response_bodies(await one.pull(0, 1)) == [b"0"]
+        await clients[1].close()
+        readers = group.slave.broker.clients.consumer_group("readers")
+        assert readers is not None
+        await until(lambda: len(readers.members) == 1)
+        assert await one.group_members() == ["c0"]
+        for client in clients:
+            await client.close()
 
     in_group(tmp_path, main)

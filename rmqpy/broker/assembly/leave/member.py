@@ -25,7 +25,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy.broker.assembly.dledger_group import slave_id_of
-from rmqpy.broker.assembly.leave.relay import ClientRelay
+from rmqpy.broker.assembly.leave.relay import ClientHandover, ClientRelay
 from rmqpy.broker.assembly.switch.inquiry import ASK_MS, OutcomeInquiry
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.local import HELD_MS_MAX, POLL_MS, RETRY_MS
@@ -346,6 +346,10 @@ class LeavingMember:
             broker.server.leadership_lost,
         )
         change.become_slave(slave_id_of(parts.driver.membership.self_id))
+        ClientHandover(
+            *(parts.network, parts.scheduler, broker.clients, master, plan.switch),
+            stopped=lambda: self._stopped,
+        ).begin()
         broker.server.relay_clients(ClientRelay(parts.network, master).answer)
         broker.server.release_writes()
         parts.left()

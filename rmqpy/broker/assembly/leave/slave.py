@@ -12,6 +12,7 @@ cancel       the same; the leave is aborted if it is undecided
 postpone     the same; nothing is frozen until ``resume``
 resume       the same
 outcome      (sent by a member in doubt) the decision
+clients      (sent by a member that has left) when its clients are known here
 ===========  =================================================================================
 """
 
@@ -25,6 +26,7 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy.broker.assembly.leave.record import ROLE
+from rmqpy.broker.assembly.leave.relay import handed_clients
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, SYNC_POLL_MS
 from rmqpy.broker.assembly.switch.requests import (
@@ -130,6 +132,11 @@ class LeavingSlave:
         step = body.get("step")
         if step == "outcome":
             return answer(request, {"outcome": self._outcome(str(body.get("switch"))).value})
+        if step == "clients":
+            if self._outcome(str(body.get("switch"))) is not Outcome.COMMITTED:
+                raise refused("this broker has not taken over from that group")
+            self._parts.broker.handed_clients.take(*handed_clients(body))
+            return answer(request, {})
         if step == "check":
             log = self._parts.store.log
             facts = {"begin": log.min_offset, "end": log.max_offset}
