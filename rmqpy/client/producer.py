@@ -7,7 +7,9 @@ answer                                      reaction
 ==========================================  ===================================================
 0, 10, 11, 12 (stored)                      the result; a warning status is retried only with
                                             ``retry_warnings``
-1, 14, 16, 17, 204, 205                     the next queue, of another broker
+1, 16, 17, 204, 205                         the next queue, of another broker
+14 (an election, a full disk)               the same, and it does not count as an attempt: the
+                                            broker is expected to accept messages again
 no answer, connection lost                  the next queue, of another broker; the route is suspect
 no connection, no name server               the same, and it does not count as an attempt, because
                                             nothing was sent
@@ -99,7 +101,8 @@ class ProducerSettings:
     """The settings of a producer; the defaults are those of Java's DefaultMQProducer.
 
     * ``timeout_ms``: the time for one send, all attempts included (Java: sendMsgTimeout).
-    * ``retries``: attempts after the first (Java: retryTimesWhenSendFailed).
+    * ``retries``: attempts after the first (Java: retryTimesWhenSendFailed). Attempts that did not
+      reach a broker, or met an election, do not count; 0 makes one attempt in any case.
     * ``retry_backoff_ms``, ``retry_backoff_max_ms``: the pause before a broker is tried again,
       which doubles each time, and its maximum.
     * ``retry_warnings``: whether a message that is stored with a status other than SEND_OK is sent
@@ -343,7 +346,7 @@ class Producer(GroupMember):
                 stored = outcome
                 if stored.status is SendStatus.SEND_OK or not self._settings.retry_warnings:
                     break
-            if not isinstance(outcome, ConnectFailedError) or not self._settings.retries:
+            if not _is_uncounted(outcome) or not self._settings.retries:
                 attempts -= 1
                 if attempts <= 0:
                     break
@@ -552,6 +555,13 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
         parts[-1].append(message)
         used += size
     return parts
+
+
+def _is_uncounted(outcome: RmqError | SendResult) -> bool:
+    """Return whether an attempt stored nothing, and the broker may accept the message soon."""
+    if isinstance(outcome, RequestRejectedError):
+        return outcome.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    return isinstance(outcome, ConnectFailedError)
 
 
 def _check_batched(message: Message, first: Message) -> None:

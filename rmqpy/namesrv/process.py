@@ -76,6 +76,7 @@ class NamesrvProcess:
 
     async def kill(self) -> None:
         """End as after kill -9: connections are closed without the replies that wait for them."""
+        self.name_server.stop()
         self._server.abort_connections()
         await self.stop()
 

@@ -195,6 +195,8 @@ class NameServer:
     def channel_closed(self, channel: Channel) -> None:
         self._unfinished.pop(channel, None)
         for address in self.routes.channel_closed(channel):
+            if self._timer is None:  # The name server ends, and has closed it.
+                continue
             logger.warning("removed broker %s: its connection was closed", address)
 
     # -- handling of a request

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 PRODUCER_GROUP = "rmqpy-testing-producer"
 CONSUMER_GROUP = "rmqpy-testing-consumer"
+SEND_MS = 20_000
+"""Several test runs at once on a small machine may need some elections in a row."""
 
 
 class BrokerClosedError(RmqError):
@@ -310,9 +312,14 @@ class Broker(DevServers):
     def producer(
         self, group: str = PRODUCER_GROUP, settings: ProducerSettings | None = None
     ) -> BlockingProducer:
-        """Return a started producer, which is closed with the broker."""
+        """Return a started producer, which is closed with the broker.
+
+        Without ``settings`` a send waits up to ``SEND_MS`` for an election.
+        """
+        from rmqpy.client import ProducerSettings
         from rmqpy.client.blocking import BlockingProducer
 
+        settings = settings or ProducerSettings(timeout_ms=SEND_MS)
         producer = BlockingProducer(group, self.name_server, settings=settings)
         return self._clients.enter_context(producer)
 

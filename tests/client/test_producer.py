@@ -122,7 +122,7 @@ def test_queues_are_used_in_turn(world: ClientWorld, run: Run) -> None:
     assert sorted(used[:4]) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
 
 
-@pytest.mark.parametrize("code", [1, 14, 16, 17, 204, 205])
+@pytest.mark.parametrize("code", [1, 16, 17, 204, 205])
 def test_retryable_codes_are_retried_at_another_broker(
     world: ClientWorld, run: Run, code: int
 ) -> None:
@@ -135,6 +135,23 @@ def test_retryable_codes_are_retried_at_another_broker(
     assert "as planned" in str(refused.value)
     used = brokers(world)
     assert used in (["a", "b", "a"], ["b", "a", "b"])
+
+
+def test_a_broker_without_a_leader_is_tried_again_until_the_time_out(
+    world: ClientWorld, run: Run
+) -> None:
+    def elected(request: RemotingCommand) -> RemotingCommand:
+        if world.clock.passed_ms > 2_000:
+            return world.store(request)
+        return RemotingCommand.response_to(request, 14, "an election")
+
+    world.answers[A0] = world.answers[B0] = elected
+    with pytest.raises(RequestRejectedError, match=r"\[14\] .*after 1 attempts"):
+        run(send(world, settings=evolve(DEFAULTS, retries=0)))
+    world.received.clear()
+    assert run(send(world)).status is SendStatus.SEND_OK
+    assert len(brokers(world)) > 1 + DEFAULTS.retries
+    assert len(world.pauses) >= len(brokers(world)) - 2, "only another broker is tried at once"
 
 
 @pytest.mark.parametrize("code", [2, 13, 26, 999])

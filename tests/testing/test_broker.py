@@ -197,3 +197,12 @@ def test_a_group_elects_another_leader_without_one_that_is_separated() -> None:
         group.heal()
         group.send("Group", b"3")
         assert bodies(group, "Group") == [b"1", b"2", b"3"]
+
+
+@pytest.mark.slow
+def test_the_topics_of_a_group_are_known_to_the_next_leader() -> None:
+    with Broker(members=3, topics=["Group:7"]) as group:
+        group.kill(group.leader())
+        group.leader()
+        sent = {group.send("Group", b"%d" % number).queue.queue_id for number in range(7)}
+        assert sent == set(range(7))

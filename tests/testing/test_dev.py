@@ -133,6 +133,43 @@ def test_it_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
+def test_the_next_one_removes_what_a_killed_one_has_left(tmp_path: Path) -> None:
+    environment = python_environment({"TMPDIR": str(tmp_path)})
+    for _ in range(2):
+        process = subprocess.Popen(
+            DEV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert process.stdout is not None
+        store = Path(json.loads(process.stdout.readline())["stores"]["broker"])
+        assert store.is_dir()
+        assert len(list(tmp_path.iterdir())) == 1
+        process.kill()
+        process.communicate()
+        assert store.is_dir()
+
+
+def test_a_run_and_a_wrong_topic_print_no_warning(tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [*DEV[:-2], *words, "--keep", str(tmp_path)],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            env=python_environment(),
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, printed, errors = run("--topic", "Orders")
+    assert (code, errors) == (0, "")
+    assert json.loads(printed)["brokers"]
+    code, printed, errors = run("--topic", "Orders.new")
+    assert (code, printed) == (1, "")
+    assert errors.count("\n") == 1, errors
+    assert "topic 'Orders.new': " in errors
+
+
 def test_it_does_not_start_for_a_process_that_is_not_its_parent(tmp_path: Path) -> None:
     done = subprocess.run(
         [*DEV, "--parent", "1", "--keep", str(tmp_path)],

@@ -3,19 +3,13 @@ machine, which exists as long as the broker runs.
 
 The store is the same as on a disk, in the same files; only their place differs. So its size is
 limited, cleaned and refused by the same settings, and the commands that read a store read it.
-
-Invariant: a folder is locked (flock) by the process that uses it, from before it contains a file
-until it is removed. What a killed broker has left is not locked, and the next start removes it.
+What a killed broker has left is removed by the next start (:mod:`rmqpy.store.files.locked_folder`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
-import shutil
-import tempfile
 from typing import Final
 
 import attrs
@@ -23,6 +17,7 @@ from attrs import define
 
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.errors import ConfigError
+from rmqpy.store.files.locked_folder import LockedFolder
 
 MEMORY_FILE_SYSTEM: Final = "/dev/shm"
 _PREFIX: Final = "rmqpy-store-"
@@ -34,8 +29,7 @@ logger = logging.getLogger(__name__)
 class MemoryFolder:
     """A folder in memory that no other process uses."""
 
-    path: str
-    _fd: int
+    _folder: LockedFolder
 
     @classmethod
     def create(cls) -> MemoryFolder:
@@ -43,18 +37,17 @@ class MemoryFolder:
         this machine has no memory file system.
         """
         _check_memory_file_system()
-        _remove_abandoned()
         try:
-            while True:
-                path = tempfile.mkdtemp(prefix=_PREFIX, dir=MEMORY_FILE_SYSTEM)
-                fd = _lock(path)
-                if fd is not None:
-                    return cls(path, fd)
+            return cls(LockedFolder.create(MEMORY_FILE_SYSTEM, _PREFIX, _removed))
         except OSError as error:
             raise ConfigError(
                 f"storeType=MEMORY: no folder can be created in {MEMORY_FILE_SYSTEM}:"
                 f" {error.strerror or error}"
             ) from error
+
+    @property
+    def path(self) -> str:
+        return self._folder.path
 
     def placed(self, configuration: BrokerConfiguration) -> BrokerConfiguration:
         """Return ``configuration`` with its store in this folder."""
@@ -71,39 +64,11 @@ class MemoryFolder:
 
     def remove(self) -> None:
         """Remove the folder with everything in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._fd)
+        self._folder.remove()
 
 
-def _lock(path: str) -> int | None:
-    """Lock a folder and return its descriptor, or None if another process holds it, or it is not
-    there any more: another start may have taken it for an abandoned one.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                return fd
-        except BlockingIOError:
-            pass
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-    return None
-
-
-def _remove_abandoned() -> None:
-    """Remove the folders of this user that no process has locked."""
-    for entry in list(os.scandir(MEMORY_FILE_SYSTEM)):
-        with contextlib.suppress(OSError):
-            if not entry.name.startswith(_PREFIX) or entry.stat().st_uid != os.getuid():
-                continue
-            fd = _lock(entry.path)
-            if fd is not None:
-                MemoryFolder(entry.path, fd).remove()
-                logger.info("removed %s, which a killed broker has left in memory", entry.path)
+def _removed(path: str) -> None:
+    logger.info("removed %s, which a killed broker has left in memory", path)
 
 
 def _check_memory_file_system() -> None:

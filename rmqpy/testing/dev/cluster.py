@@ -1,23 +1,27 @@
 """A test cluster: one name server, and a broker or a DLedger group, in threads of this process.
 
 :meth:`DevCluster.start` returns when clients can find and use it: the brokers are registered, a
-group has a leader, and all topics of the plan have a route.
+group has a leader that has acknowledged a message of a majority, and all topics of the plan have a
+route. A group of a busy machine may elect another leader at any time, so each member has all
+topics.
 """
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import define, field
 
+from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import NetworkError, RequestRejectedError
-from rmqpy.testing.blocking_connection import BlockingConnection, create_topic
+from rmqpy.model.names import BENCHMARK_TOPIC, check_topic
+from rmqpy.store.files.locked_folder import LockedFolder
+from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
 from rmqpy.testing.dev.nodes import (
     BrokerNode,
     DevError,
@@ -33,8 +37,11 @@ BROKER = "broker"
 """The name of the only broker of a cluster without a group."""
 QUEUES = 4
 READY_SECONDS = 60.0
+SPREAD_SECONDS = 5.0
 POLL_SECONDS = 0.002
 MEMBERS_MAX = 9
+FOLDER_PREFIX = "rmqpy-testing-"
+"""Begins the name of each temporary folder, which the next cluster removes after kill -9."""
 MISSED_HEARTBEATS = "8"
 """After so many heartbeats, 1.6 s, a group elects another leader. With fewer, eight test runs at
 once on two cores deposed leaders that only had to wait for the processor.
@@ -99,6 +106,10 @@ def topic_of(text: str) -> tuple[str, int]:
     name, colon, queues = text.partition(":")
     if not name or (colon and not (queues.isdecimal() and int(queues) > 0)):
         raise DevError(f"topic {text!r}: expected NAME or NAME:QUEUES, such as orders:8")
+    try:
+        check_topic(name)
+    except RequestRejectedError as error:
+        raise DevError(f"topic {name!r}: {error.remark}") from error
     return name, int(queues) if colon else QUEUES
 
 
@@ -107,8 +118,12 @@ class DevCluster:
 
     def __init__(self, plan: DevPlan) -> None:
         self._plan = plan
-        self._temporary = plan.root is None
-        self.root = plan.root or Path(tempfile.mkdtemp(prefix="rmqpy-dev-"))
+        self._temporary: LockedFolder | None = None
+        if plan.root is None:
+            self._temporary = LockedFolder.create(tempfile.gettempdir(), FOLDER_PREFIX)
+            self.root = Path(self._temporary.path)
+        else:
+            self.root = plan.root
         self.brokers: dict[str, BrokerNode] = {}
         self.namesrv: NamesrvNode | None = None
         self._cut: frozenset[str] = frozenset()
@@ -143,6 +158,8 @@ class DevCluster:
                 self.wait_for_leader()
             for topic in self._plan.topics:
                 self.create_topic(*topic_of(topic))
+            if len(self.brokers) > 1:
+                self._with_leader(_send_one)
         except BaseException:
             self.close()
             raise
@@ -161,15 +178,16 @@ class DevCluster:
 
     def close(self) -> None:
         """End everything at once, and remove a temporary folder. Idempotent."""
-        for node in [*self.brokers.values(), *self.nodes.values()]:
+        for node in self.nodes.values():
             node.thread.cut(frozenset())
+        if self.namesrv is not None:  # First, so that it does not warn of brokers that leave.
+            self.namesrv.close()
         for broker in self.brokers.values():
             broker.close()
-        if self.namesrv is not None:
-            self.namesrv.close()
         self.brokers, self.namesrv = {}, None
-        if self._temporary:
-            shutil.rmtree(self.root, ignore_errors=True)
+        folder, self._temporary = self._temporary, None
+        if folder is not None:
+            folder.remove()
 
     def node(self, name: str | None) -> DevNode:
         """Return a server by name; None is the only broker."""
@@ -206,12 +224,40 @@ class DevCluster:
                 raise DevError(f"no master is registered after {READY_SECONDS:.0f} s: {names}")
 
     def create_topic(self, name: str, queues: int = QUEUES) -> None:
-        """Create a topic, which has a route when this returns."""
-        try:
-            with BlockingConnection(self.wait_for_leader().address) as connection:
+        """Create a topic, which has a route when this returns. All members that can be reached
+        know it then, so that the next leader has it, too.
+        """
+
+        def create(leader: BrokerNode) -> None:
+            with BlockingConnection(leader.address) as connection:
                 create_topic(connection, name, queues)
+
+        try:
+            leader = self._with_leader(create)
         except (NetworkError, RequestRejectedError) as error:
             raise DevError(f"topic {name!r} was not created: {error}") from error
+        deadline = time.monotonic() + SPREAD_SECONDS
+        for broker in self.brokers.values():
+            same_side = (broker.name in self._cut) == (leader.name in self._cut)
+            while same_side and broker.state is NodeState.RUNNING and not broker.has_topic(name):
+                if time.monotonic() > deadline or self._interrupted.wait(POLL_SECONDS):
+                    return
+
+    def _with_leader(self, work: Callable[[BrokerNode], None]) -> BrokerNode:
+        """Do ``work`` with the leader, again with the next one if it ceases to lead meanwhile."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            leader = self.wait_for_leader()
+            try:
+                work(leader)
+            except (NetworkError, RequestRejectedError) as error:
+                code = getattr(error, "code", ResponseCode.SERVICE_NOT_AVAILABLE)
+                if code != ResponseCode.SERVICE_NOT_AVAILABLE or time.monotonic() > deadline:
+                    raise
+                self._interrupted.wait(POLL_SECONDS)
+            else:
+                if leader.leads:
+                    return leader
 
     def partition(self, names: Sequence[str]) -> None:
         """Separate these servers from the others, and no others. Clients reach all of them."""
@@ -267,3 +313,11 @@ class DevCluster:
         name = self._settings().get("brokerName", "broker-a")
         election = {**FAST_ELECTION, "maxHeartBeatLeak": MISSED_HEARTBEATS}
         return {**election, **group_settings(name, ports, number), **self._plan.settings}
+
+
+def _send_one(leader: BrokerNode) -> None:
+    """Let a group store one message in a topic that every broker has."""
+    with BlockingConnection(leader.address) as connection:
+        response = connection.call(send_request(BENCHMARK_TOPIC, 0, [b"ready"]))
+    if response.code != ResponseCode.SUCCESS:
+        raise RequestRejectedError(ResponseCode.SERVICE_NOT_AVAILABLE, response.remark or "")

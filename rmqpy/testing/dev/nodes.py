@@ -10,8 +10,10 @@ States of a server::
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +30,7 @@ from rmqpy.testing.dev.slow_files import SlowDisk, SlowFileSystem
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 
 LOOPBACK = "127.0.0.1"
+ANSWER_SECONDS = 1.0
 
 
 class DevError(RmqError):
@@ -174,6 +177,14 @@ class BrokerNode:
             self.thread.scheduler.now_ms() + self._skipped_ms if clock is None else clock.now_ms()
         )
 
+    def has_topic(self, name: str) -> bool:
+        """Return whether the broker knows the topic; one that does not has asked its master."""
+        runtime = self._runtime
+        if runtime is None or name in runtime.broker.topics:
+            return runtime is not None
+        self.thread.run(_fetched_tables(runtime))
+        return name in runtime.broker.topics
+
     def start(self) -> None:
         if self._runtime is None:
             self._leads.clear()
@@ -243,6 +254,21 @@ class BrokerNode:
         if clock is not None:
             clock.halt()
         await runtime.kill()
+
+
+async def _fetched_tables(runtime: BrokerRuntime) -> None:
+    """Let a slave fetch the tables of its master, as soon as a name server has named the master."""
+    broker = runtime.broker
+    named = asyncio.Event()
+    broker.registration.subscribe(lambda _server, _answer: named.set())
+    broker.registration.register()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            await named.wait()
+    if broker.masters.candidates(broker.scheduler.monotonic_ms()):
+        ended = asyncio.Event()
+        broker.metadata_sync.fetch_now(ended.set)
+        await ended.wait()
 
 
 def broker_block() -> PortBlock:
