@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from harness.console import CountedBrokers, SetClock, browsing, collecting
 
-from rmqpy.console.views.elections import events_of, terms_of
+from rmqpy.admin.elections import events_of, terms_of
 
 
 def event(kind: str, term: int, time_ms: int, **more: Any) -> dict[str, Any]:

@@ -4,66 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-from harness.console import CountedBrokers, SetClock, browsing, collecting, csrf_of
+from harness.console import (
+    OPERATOR,
+    CountedBrokers,
+    SetClock,
+    browsing,
+    collecting,
+    page_of,
+    post,
+    writable,
+)
 
-from rmqpy.acl.signature import Credentials
-from rmqpy.admin.api import Admin
-from rmqpy.client.core.instance import ClientInstance, ClientSettings
-from rmqpy.client.pull_consumer import PullConsumer
-from rmqpy.testing.in_process import name_server_and_broker
-
-if TYPE_CHECKING:
-    from aiohttp.test_utils import TestClient
-
-ACCOUNTS = """\
-accounts:
-- {accessKey: operator, secretKey: operators-secret, admin: true}
-- {accessKey: a-reader, secretKey: readers-secret, topicPerms: [orders=SUB], groupPerms: [g=SUB]}
-"""
-OPERATOR = {"account": "operator", "secret": "operators-secret"}
 MESSAGE = {"topic": "orders", "tags": "t", "keys": "k1", "body": "<b>hello</b>"}
-
-
-@asynccontextmanager
-async def writable(root: Path, *, checks: bool) -> AsyncIterator[TestClient[Any, Any]]:
-    """Run a broker, with access control if it ``checks``, and a console that may write."""
-    settings = {}
-    if checks:
-        (root / "conf").mkdir()
-        (root / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
-        (root / "conf" / "plain_acl.yml").chmod(0o640)
-        settings = {"aclEnable": "true", "rocketmqHome": str(root)}
-    async with name_server_and_broker(root, settings) as servers:
-        account = Credentials("operator", "operators-secret") if checks else None
-        cluster = ClientSettings(name_servers=servers.name_server, credentials=account)
-        instance = await ClientInstance.open(cluster)
-        try:
-            async with PullConsumer("TOOLS_CONSUMER", instance=instance) as consumer:
-                admin = Admin(instance, (servers.name_server,))
-                collector = collecting.Collector(admin, SetClock())
-                await collector.poll()
-                given = {"allow_writes": True, "cluster": servers.name_server}
-                async with browsing(collector, consumer, **given) as client:
-                    yield client
-        finally:
-            await instance.close()
-
-
-async def page_of(client: TestClient[Any, Any], path: str) -> str:
-    return await (await client.get(path)).text()
-
-
-async def post(client: TestClient[Any, Any], path: str, form: dict[str, str]) -> tuple[int, str]:
-    """Send a form as its page would, and return status and page."""
-    csrf = csrf_of(await page_of(client, "/login"))
-    answer = await client.post(path, data={**form, "csrf": csrf}, allow_redirects=False)
-    return answer.status, await answer.text()
 
 
 def test_without_the_option_there_is_nothing_to_log_in_or_write_to() -> None:
@@ -83,7 +38,7 @@ def test_a_message_is_sent_after_login_and_confirmation(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        async with writable(tmp_path, checks=True) as client:
+        async with writable(tmp_path, checks=True) as (client, _):
             status, page = await post(client, "/send", MESSAGE)
             assert status == 403 and "found no login" in page
             for wrong in (
@@ -116,7 +71,7 @@ def test_a_message_is_sent_after_login_and_confirmation(
 @pytest.mark.slow
 def test_a_broker_that_checks_nobody_makes_no_accounts(tmp_path: Path) -> None:
     async def run() -> None:
-        async with writable(tmp_path, checks=False) as client:
+        async with writable(tmp_path, checks=False) as (client, _):
             status, page = await post(client, "/login", OPERATOR)
             assert status == 403 and "accepts any secret" in page
 

@@ -6,17 +6,22 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from attrs import define, field
 
-from rmqpy.client.core.instance import ClientSettings
+from rmqpy.acl.signature import Credentials
+from rmqpy.admin.api import Admin
+from rmqpy.client.core.instance import ClientInstance, ClientSettings
+from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.remoting.bodies import BrokerData, ClusterInfo
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
+from rmqpy.testing.in_process import name_server_and_broker
 
 if TYPE_CHECKING:
     from aiohttp.test_utils import TestClient
@@ -28,6 +33,12 @@ console = pytest.importorskip("rmqpy.console.web.console", reason="rmqpy[console
 collecting = pytest.importorskip("rmqpy.console.collecting.collector")
 guard = pytest.importorskip("rmqpy.console.web.guard")
 
+ACCOUNTS = """\
+accounts:
+- {accessKey: operator, secretKey: operators-secret, admin: true}
+- {accessKey: a-reader, secretKey: readers-secret, topicPerms: [orders=SUB], groupPerms: [g=SUB]}
+"""
+OPERATOR = {"account": "operator", "secret": "operators-secret"}
 CSRF = re.compile(r'name="csrf" value="([^"]+)"')
 
 
@@ -42,6 +53,17 @@ class SetClock:
 
     def monotonic_ms(self) -> int:
         return self.time_ms
+
+
+@define
+class HastyClock(SetClock):
+    """A clock for which every shared answer is too old."""
+
+    hurried_ms: int = 0
+
+    def monotonic_ms(self) -> int:
+        self.hurried_ms += 60_000
+        return self.hurried_ms
 
 
 @define
@@ -98,6 +120,44 @@ class CountedBrokers:
         if code is RequestCode.RMQPY_DLEDGER_STATUS and address in self.statuses:
             return RemotingCommand(code=0, body=self.statuses[address])
         raise RequestRejectedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+
+@asynccontextmanager
+async def writable(root: Path, *, checks: bool) -> AsyncIterator[tuple[TestClient[Any, Any], str]]:
+    """Run a broker, with access control if it ``checks``, and a console that may write;
+    yield a client of it and the address of the name server.
+    """
+    settings = {}
+    if checks:
+        (root / "conf").mkdir()
+        (root / "conf" / "plain_acl.yml").write_text(ACCOUNTS)
+        (root / "conf" / "plain_acl.yml").chmod(0o640)
+        settings = {"aclEnable": "true", "rocketmqHome": str(root)}
+    async with name_server_and_broker(root, settings) as servers:
+        account = Credentials("operator", "operators-secret") if checks else None
+        cluster = ClientSettings(name_servers=servers.name_server, credentials=account)
+        instance = await ClientInstance.open(cluster)
+        try:
+            async with PullConsumer("TOOLS_CONSUMER", instance=instance) as consumer:
+                admin = Admin(instance, (servers.name_server,))
+                collector = collecting.Collector(admin, HastyClock())
+                await collector.poll()
+                given = {"allow_writes": True, "cluster": servers.name_server}
+                async with browsing(collector, consumer, **given) as client:
+                    yield client, servers.name_server
+        finally:
+            await instance.close()
+
+
+async def page_of(client: TestClient[Any, Any], path: str) -> str:
+    return await (await client.get(path)).text()
+
+
+async def post(client: TestClient[Any, Any], path: str, form: dict[str, str]) -> tuple[int, str]:
+    """Send a form as its page would, and return status and page."""
+    csrf = csrf_of(await page_of(client, "/login"))
+    answer = await client.post(path, data={**form, "csrf": csrf}, allow_redirects=False)
+    return answer.status, await answer.text()
 
 
 @asynccontextmanager

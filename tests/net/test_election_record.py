@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from harness.dledger_group import Group
 
-from rmqpy.console.views.elections import events_of, terms_of
+from rmqpy.admin.elections import events_of, terms_of
 from rmqpy.dledger.node import Answered, Received
 from rmqpy.dledger.outbox import Reply, Send
 from rmqpy.dledger.protocol.messages import VoteRequest, VoteResponse, VoteResult

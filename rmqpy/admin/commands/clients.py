@@ -186,11 +186,12 @@ def suspicions(client_id: str, info: ConsumerRunningInfo, now_ms: int) -> list[s
 
 def differ(infos: Iterable[ConsumerRunningInfo]) -> bool:
     """Return whether members of a group subscribe to different topics, or to none."""
-    found = {_subscribed(info) for info in infos}
+    found = {subscribed(info) for info in infos}
     return len(found) > 1 or found == {()}
 
 
-def _subscribed(info: ConsumerRunningInfo) -> tuple[tuple[str, str | None], ...]:
+def subscribed(info: ConsumerRunningInfo) -> tuple[tuple[str, str | None], ...]:
+    """Return the (topic, expression) that a member subscribes to, sorted."""
     return tuple(sorted((each.topic, each.sub_string) for each in info.subscription_set))
 
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from rmqpy.admin.command import BROKER, CLUSTER, Command, CommandContext, masters, option
 from rmqpy.admin.commands.clients import any_broker, connections
+from rmqpy.admin.group_offsets import consume_stats
 from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, java_time
-from rmqpy.model.codes import ResponseCode
-from rmqpy.model.errors import RequestRejectedError, RmqError
+from rmqpy.model.errors import RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import (
     dlq_topic,
@@ -112,7 +112,7 @@ async def consumer_progress(call: CommandContext) -> CommandResult:
     if not call.args.has("groupName"):
         return await _all_progress(call)
     group = call.args.text("groupName")
-    stats = await consume_stats(call, group)
+    stats = await consume_stats(call.admin, group)
     owners = await _owners(call, group) if call.args.boolean("showClientIP", False) else None
     rows = []
     total = 0
@@ -141,7 +141,7 @@ async def _all_progress(call: CommandContext) -> CommandResult:
             continue
         group = group_of_retry_topic(topic)
         try:
-            stats = await consume_stats(call, group)
+            stats = await consume_stats(call.admin, group)
         except RmqError:
             stats = ConsumeStats()
         try:
@@ -158,28 +158,6 @@ async def _all_progress(call: CommandContext) -> CommandResult:
         rows.append([group, len(clients), version, kind, model, int(stats.consume_tps), lag])
         data.append({"group": group, "clients": clients, "behind": lag})
     return CommandResult(data, _GROUPS.text(rows))
-
-
-async def consume_stats(call: CommandContext, group: str, topic: str | None = None) -> ConsumeStats:
-    """Return the merged statistics of all brokers that have the group's retry topic.
-
-    Raise RequestRejectedError if the group has no offsets.
-    """
-    route = await call.admin.route(retry_topic(group))
-    merged = ConsumeStats()
-    for broker in route.broker_datas:
-        part = await call.admin.consume_stats(
-            broker.broker_addrs[min(broker.broker_addrs)], group, topic
-        )
-        merged.offset_table.update(part.offset_table)
-        merged.consume_tps += part.consume_tps
-    if not merged.offset_table:
-        raise RequestRejectedError(
-            ResponseCode.SYSTEM_ERROR,
-            f"Not found the consumer group consume stats, because return offset table is empty,"
-            f" maybe the consumer {group} not consume any message",
-        )
-    return merged
 
 
 async def _owners(call: CommandContext, group: str) -> dict[MessageQueue, str]:

@@ -7,7 +7,8 @@ from typing import Final
 
 from rmqpy.admin.command import Command, CommandContext, option
 from rmqpy.admin.commands.clients import any_broker, connections, differ, suspicions
-from rmqpy.admin.commands.groups import behind_of, consume_stats
+from rmqpy.admin.commands.groups import behind_of
+from rmqpy.admin.group_offsets import consume_stats
 from rmqpy.admin.output import CommandResult
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, RmqError
@@ -53,7 +54,7 @@ async def _suspicions_of(call: CommandContext, group: str) -> list[str]:
     """
     lines = []
     try:
-        lag = behind_of(await consume_stats(call, group))
+        lag = behind_of(await consume_stats(call.admin, group))
     except RequestRejectedError:
         lag = 0  # The group has never consumed.
     if lag > 0:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqpy.admin.command import TOPIC, Command, CommandContext, UsageError, option
-from rmqpy.admin.commands.groups import consume_stats
 from rmqpy.admin.commands.topics import groups_of
+from rmqpy.admin.group_offsets import consume_stats
 from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool
 from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
@@ -60,7 +60,7 @@ async def _topic_rows(
         if active and not put_day and not got_day:
             continue
         try:
-            table = (await consume_stats(call, group, topic)).offset_table
+            table = (await consume_stats(call.admin, group, topic)).offset_table
         except RmqError:
             table = {}
         lag = sum(each.broker_offset - each.consumer_offset for each in table.values())

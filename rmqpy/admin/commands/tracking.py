@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import define
 
 from rmqpy.admin.command import CommandContext
-from rmqpy.admin.commands.groups import consume_stats
 from rmqpy.admin.commands.topics import groups_of
+from rmqpy.admin.group_offsets import consume_stats
 from rmqpy.client.core.message import MessageExt, host_address
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, RmqError
@@ -73,7 +73,7 @@ async def _track(call: CommandContext, message: MessageExt, group: str) -> Track
 async def _is_consumed(call: CommandContext, message: MessageExt, group: str) -> bool:
     brokers = (await call.admin.cluster_info()).broker_addr_table
     store = host_address(message.stored.store_host)
-    for queue, offset in (await consume_stats(call, group)).offset_table.items():
+    for queue, offset in (await consume_stats(call.admin, group)).offset_table.items():
         if (queue.topic, queue.queue_id) != (message.topic, message.stored.queue_id):
             continue
         broker = brokers.get(queue.broker_name)

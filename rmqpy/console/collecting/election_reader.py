@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from rmqpy.admin.elections import SeenEvent, events_of
 from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.collecting.shared import SharedAnswers
-from rmqpy.console.views.elections import SeenEvent, events_of
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.fastjson import loads
 

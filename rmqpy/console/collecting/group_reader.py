@@ -12,12 +12,15 @@ from rmqpy.console.facts import BrokerFacts
 from rmqpy.console.history import Sample
 from rmqpy.console.views.groups import lags_of
 from rmqpy.model.errors import RmqError
-from rmqpy.remoting.bodies import ConsumerConnection, ConsumeStats
+from rmqpy.remoting.bodies import ConsumerConnection, ConsumerRunningInfo, ConsumeStats
 
 __all__ = ["GroupReader"]
 
 TABLE_MS: Final = 15_000
 STATS_MS: Final = 4_000
+MEMBERS_ASKED: Final = 32
+ANSWER_SECONDS: Final = 5.0
+"""The time in which a member answers; the broker relays the question."""
 
 
 class GroupReader:
@@ -67,6 +70,32 @@ class GroupReader:
             for broker, answer in zip(masters, answers, strict=True)
             if answer is not None
         }
+
+    async def running(self, group: str) -> tuple[int, dict[str, ConsumerRunningInfo | None]]:
+        """Return the number of members, and what the first of them say of themselves by client id,
+        None from one that does not answer in time.
+        """
+        online = {
+            client.client_id: broker
+            for broker, each in (await self.connections(group)).items()
+            for client in each.connection_set
+        }
+        asked = sorted(online)[:MEMBERS_ASKED]
+        addresses = {each.name: each.address for each in self._masters()}
+        infos = await asyncio.gather(
+            *(self._running(addresses.get(online[client], ""), group, client) for client in asked)
+        )
+        return len(online), dict(zip(asked, infos, strict=True))
+
+    async def _running(self, address: str, group: str, client: str) -> ConsumerRunningInfo | None:
+        async def ask() -> ConsumerRunningInfo | None:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    return await self._admin.running_info(address, group, client)
+            except (RmqError, TimeoutError):
+                return None
+
+        return await self._shared.get(("running", group, client), TABLE_MS, ask)
 
     def _masters(self) -> list[BrokerFacts]:
         return [each for each in self._collector.moment.masters() if not each.fault]

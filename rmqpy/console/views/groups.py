@@ -6,16 +6,24 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define
 
-from rmqpy.remoting.bodies import ConsumerConnection, ConsumeStats
+from rmqpy.admin.commands.clients import differ, subscribed
+from rmqpy.client.core.message import MessageExt
+from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
+from rmqpy.console.views.messages import preview
+from rmqpy.remoting.bodies import ConsumerConnection, ConsumerRunningInfo, ConsumeStats
 
 __all__ = [
+    "DeadLetter",
     "GroupPage",
     "GroupRow",
     "OnlineMember",
     "QueueLag",
+    "SubscriptionsView",
+    "dead_letter",
     "group_row",
     "group_view",
     "lags_of",
+    "subscriptions_view",
 ]
 
 
@@ -136,3 +144,44 @@ def group_view(
         conflicts=conflicts,
         model=", ".join(models),
     )
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class SubscriptionsView:
+    """What the members say that they subscribe to: ``rows`` are equal ones and who has them."""
+
+    rows: Sequence[tuple[Sequence[str], Sequence[str]]]
+    differs: bool
+    silent: Sequence[str]
+    not_asked: int
+
+
+def subscriptions_view(
+    infos: Mapping[str, ConsumerRunningInfo | None], online: int
+) -> SubscriptionsView:
+    """Return the answers of members by client id, None without one; ``online`` members exist."""
+    answers = {client: info for client, info in sorted(infos.items()) if info is not None}
+    clients: dict[tuple[str, ...], list[str]] = {}
+    for client, info in answers.items():
+        texts = tuple(f"{topic} {expression or '*'}" for topic, expression in subscribed(info))
+        clients.setdefault(texts, []).append(client)
+    return SubscriptionsView(
+        rows=sorted(clients.items()),
+        differs=bool(answers) and differ(answers.values()),
+        silent=sorted(infos.keys() - answers.keys()),
+        not_asked=online - len(infos),
+    )
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class DeadLetter:
+    """A dead letter, the topic that it was sent to, and the beginning of its body."""
+
+    message: MessageExt
+    origin: str
+    preview: str
+
+
+def dead_letter(message: MessageExt) -> DeadLetter:
+    origin = message.properties.get(PROPERTY_RETRY_TOPIC, "")
+    return DeadLetter(message=message, origin=origin, preview=preview(message))

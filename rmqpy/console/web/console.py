@@ -16,8 +16,10 @@ from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.collecting.election_reader import ElectionReader
 from rmqpy.console.collecting.group_reader import GroupReader
 from rmqpy.console.collecting.topic_reader import TopicReader
+from rmqpy.console.web.changes import Changes
 from rmqpy.console.web.entrance import EntrancePages
 from rmqpy.console.web.event_stream import EventStream
+from rmqpy.console.web.group_changes import GroupChangePages
 from rmqpy.console.web.group_pages import GroupPages
 from rmqpy.console.web.guard import Guard, Listening
 from rmqpy.console.web.login_pages import LoginPages
@@ -66,19 +68,22 @@ def application(
         sessions, writes=options.allow_writes, secure=listening.certificate is not None
     )
     streams = EventStream(collector)
+    topics, groups = TopicReader(collector, consumer), GroupReader(collector)
     screens: list[Screen] = [
         EntrancePages(guard, sessions, render),
         OverviewPages(collector, render),
         streams,
         MapPages(collector, render),
-        TopicPages(TopicReader(collector, consumer), streams, render),
-        GroupPages(GroupReader(collector), render),
+        TopicPages(topics, streams, render),
+        GroupPages(groups, topics, render),
         ReplicationPages(collector, ElectionReader(collector), render),
     ]
     if options.allow_writes:
+        changes = Changes(options.cluster, render)
         screens += [
             LoginPages(collector, options.cluster, sessions, render),
-            SendPages(options.cluster, render),
+            SendPages(changes),
+            GroupChangePages(groups, changes),
         ]
     app = web.Application(middlewares=[guard.middleware()], client_max_size=BODY_BYTES_MAX)
     app.router.add_static("/static/", ASSETS)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from aiohttp import web
 from attrs import define
 
+from rmqpy.admin.elections import terms_of
 from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.collecting.election_reader import ElectionReader
-from rmqpy.console.views.elections import groups_of, terms_of
+from rmqpy.console.views.replication import groups_of
 from rmqpy.console.web.rendering import Renderer
 
 __all__ = ["ReplicationPages"]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
+from typing import Any
 
 from aiohttp import web
 from attrs import define
 
-from rmqpy.client.core.instance import ClientSettings
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
-from rmqpy.console.collecting.accounts import signed_instance
-from rmqpy.console.web.guard import session_of
-from rmqpy.console.web.rendering import Renderer
+from rmqpy.console.web.changes import Changes
 from rmqpy.model.errors import RmqError
 
 __all__ = ["SendPages"]
@@ -21,33 +18,26 @@ __all__ = ["SendPages"]
 GROUP = "ADMIN_SENDER"
 FIELDS = ("topic", "tags", "keys", "body")
 
-logger = logging.getLogger(__name__)
-
 
 @define(slots=True, frozen=True)
 class SendPages:
     """``/send``: GET shows the form, POST the effect, and a confirmed POST sends."""
 
-    cluster: ClientSettings
-    render: Renderer
+    changes: Changes
 
     def routes(self) -> Sequence[web.RouteDef]:
         return [web.get("/send", self.show), web.post("/send", self.send)]
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        if not session_of(request).account:
-            raise web.HTTPSeeOther("/login")
+        self.changes.show(request)
         values = {name: request.query.get(name, "") for name in FIELDS}
-        return self.render.page(request, "send.html", values=values, step="fill in", error="")
+        return self._page(request, values=values, step="fill in")
 
     async def send(self, request: web.Request) -> web.StreamResponse:
-        session = session_of(request)
-        if session.credentials is None:
-            raise web.HTTPForbidden(text="found no login, expected one; open /login")
-        form = await request.post()
-        values = {name: str(form.get(name, "")) for name in FIELDS}
-        if form.get("confirmed") != "yes":
-            return self.render.page(request, "send.html", values=values, step="confirm", error="")
+        form = await self.changes.form(request, *FIELDS)
+        session, values = form.session, form.values
+        if not form.confirmed:
+            return self._page(request, values=values, step="confirm")
         message = Message(
             topic=values["topic"],
             body=values["body"].encode(),
@@ -56,27 +46,21 @@ class SendPages:
         )
         try:
             async with (
-                signed_instance(self.cluster, session.credentials) as instance,
+                self.changes.instance(session) as instance,
                 Producer(GROUP, instance=instance) as producer,
             ):
                 result = await producer.send(message)
         except RmqError as error:
-            logger.warning(
-                "%.64r could not send a test message to %.128r: %s",
-                session.account,
-                message.topic,
-                error,
-            )
-            return self.render.page(
-                request, "send.html", values=values, step="fill in", error=str(error)
-            )
-        logger.info(
-            "%.64r sent a test message of %d bytes to %.128r: %s",
-            session.account,
+            self.changes.failed(session, "send a test message to %.128r: %s", message.topic, error)
+            return self._page(request, values=values, step="fill in", error=str(error))
+        self.changes.done(
+            session,
+            "sent a test message of %d bytes to %.128r: %s",
             len(message.body),
             message.topic,
             result.msg_id,
         )
-        return self.render.page(
-            request, "send.html", values=values, step="done", error="", result=result
-        )
+        return self._page(request, values=values, step="done", result=result)
+
+    def _page(self, request: web.Request, **values: Any) -> web.StreamResponse:
+        return self.changes.render.page(request, "send.html", **{"error": "", **values})

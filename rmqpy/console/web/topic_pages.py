@@ -15,6 +15,7 @@ from rmqpy.console.views.messages import BODY_FORMS, message_view, preview, show
 from rmqpy.console.views.paging import page_of
 from rmqpy.console.views.topics import listed_topic
 from rmqpy.console.web.event_stream import EventStream
+from rmqpy.console.web.query import number_in, time_of
 from rmqpy.console.web.rendering import Renderer
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.bodies import MessageQueue
@@ -23,7 +24,6 @@ __all__ = ["TopicPages"]
 
 TAIL_ROWS_MAX = 20
 """Rows that a live tail shows of one poll and queue; the rest of a busy queue is skipped."""
-INT64_MAX = (1 << 63) - 1
 
 
 @define(slots=True, frozen=True)
@@ -74,7 +74,7 @@ class TopicPages:
                 found = await self.reader.with_key(topic, query["key"].strip())
             else:
                 if query.get("time"):
-                    offset = await self.reader.offset_at(queue, _time_of(query["time"]))
+                    offset = await self.reader.offset_at(queue, time_of(query["time"]))
                 found, after = await self.reader.page(queue, offset)
         except RmqError as refusal:
             error = str(refusal)
@@ -93,7 +93,7 @@ class TopicPages:
         form = request.query.get("as", "auto")
         form = form if form in BODY_FORMS else "auto"
         try:
-            message = await self.reader.with_id(request.query.get("id", ""))
+            message = await self.reader.with_id(request.query.get("id", "").strip())
         except RmqError as refusal:
             return self.render.page(request, "failed.html", status=404, error=str(refusal))
         view = message_view(message, self.reader.broker_of(message), form)
@@ -132,23 +132,3 @@ def _tail_row(message: MessageExt) -> str:
         f' <a href="/message?id={message.offset_msg_id}">{place}</a>'
         f" <b>{escape(shown(message.tags or ''))}</b> {escape(preview(message))}</li>"
     )
-
-
-def number_in(request: web.Request, name: str, default: int) -> int:
-    """Return a number of the query, or the default if it is none of 64 bits."""
-    text = request.query.get(name, "").strip()
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
-        return default
-    return min(int(text), INT64_MAX)
-
-
-def _time_of(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return round(moment.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise RmqError(
-            f"found {text[:40]!r}, expected a time in UTC such as 2024-05-31T12:00"
-        ) from None

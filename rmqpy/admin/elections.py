@@ -9,17 +9,7 @@ from typing import Any, Final
 
 from attrs import define
 
-from rmqpy.console.facts import BrokerFacts, Moment
-
-__all__ = [
-    "MemberRow",
-    "ReplicationGroup",
-    "SeenEvent",
-    "TermView",
-    "events_of",
-    "groups_of",
-    "terms_of",
-]
+__all__ = ["SeenEvent", "TermView", "events_of", "integer_in", "objects_in", "terms_of"]
 
 EVENTS_MAX: Final = 4096
 REASONS: Final = {
@@ -62,84 +52,17 @@ class TermView:
     events: Sequence[SeenEvent]
 
 
-@define(slots=True, frozen=True, kw_only=True)
-class MemberRow:
-    """A member as it describes itself; numbers are None where it does not answer."""
-
-    name: str
-    address: str
-    role: str
-    term: int | None = None
-    begin: int | None = None
-    end: int | None = None
-    committed: int | None = None
-    lag: int | None = None
-    fault: str = ""
-
-
-@define(slots=True, frozen=True, kw_only=True)
-class ReplicationGroup:
-    """The brokers of one name that are a DLedger group."""
-
-    name: str
-    leader: str
-    members: Sequence[MemberRow]
-    divided_offset: str
-
-
-def groups_of(moment: Moment) -> list[ReplicationGroup]:
-    """Return the DLedger groups by name."""
-    names = sorted({each.name for each in moment.brokers if each.is_dledger})
-    return [_group(name, moment.of_name(name)) for name in names]
-
-
-def _group(name: str, brokers: Sequence[BrokerFacts]) -> ReplicationGroup:
-    lags: dict[str, int] = {}
-    leader = divide = ""
-    for broker in brokers:
-        status = broker.status or {}
-        divide = divide or broker.info.get("dividedCommitlogOffset", "")
-        if status.get("role") == "LEADER":
-            leader = str(status.get("self", ""))
-            for peer in _objects(status.get("peers")):
-                lag = peer.get("lag")
-                if isinstance(lag, int):
-                    lags[str(peer.get("id", ""))] = lag
-    rows = [_member(broker, lags) for broker in brokers]
-    return ReplicationGroup(name=name, leader=leader, members=rows, divided_offset=divide)
-
-
-def _member(broker: BrokerFacts, lags: Mapping[str, int]) -> MemberRow:
-    status = broker.status
-    if broker.fault or status is None:
-        name = broker.settings.get("dLegerSelfId", str(broker.broker_id))
-        role = "does not answer" if broker.fault else "leader" if broker.is_master else "follower"
-        return MemberRow(name=name, address=broker.address, role=role, fault=broker.fault)
-    name = str(status.get("self", ""))
-    return MemberRow(
-        name=name,
-        address=broker.address,
-        role=str(status.get("role", "")).lower(),
-        term=_number(status, "term"),
-        begin=_number(status, "begin"),
-        end=_number(status, "end"),
-        committed=_number(status, "committed"),
-        lag=lags.get(name),
-        fault=str(status.get("fault") or ""),
-    )
-
-
 def events_of(body: Any) -> list[SeenEvent]:
     """Return the events in a member's answer; what is malformed is left out."""
     if not isinstance(body, dict):
         return []
     member = str(body.get("self", ""))
-    found = (_event(member, each) for each in _objects(body.get("events"))[:EVENTS_MAX])
+    found = (_event(member, each) for each in objects_in(body.get("events"))[:EVENTS_MAX])
     return [each for each in found if each is not None]
 
 
 def _event(member: str, value: Mapping[str, Any]) -> SeenEvent | None:
-    numbers = [_number(value, key) for key in ("time_ms", "last_ms", "count", "term")]
+    numbers = [integer_in(value, key) for key in ("time_ms", "last_ms", "count", "term")]
     time_ms, last_ms, count, term = numbers
     if time_ms is None or last_ms is None or count is None or term is None:
         return None
@@ -190,10 +113,12 @@ def _leader(term: int, events: Sequence[SeenEvent]) -> str:
     return ""
 
 
-def _objects(value: Any) -> list[dict[str, Any]]:
+def objects_in(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; what is no list has none."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _number(values: Mapping[str, Any], key: str) -> int | None:
+def integer_in(values: Mapping[str, Any], key: str) -> int | None:
+    """Return a value of an object, or None if it is no integer."""
     found = values.get(key)
     return found if isinstance(found, int) and not isinstance(found, bool) else None
