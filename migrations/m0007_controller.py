@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from attrs import evolve
 
-from rmqpy.audit.facts.controller_files import EPOCH_FILE
 from rmqpy.codec.epochs import EPOCH_BEFORE_CONTROLLERS, Epoch, encode_epochs
 from rmqpy.config.keys import BrokerRole, parse_addresses
+from rmqpy.store.files.paths import EPOCH_FILE
 from rmqpy.upgrade.checks.config_checks import CONFIG_FILE_CHECKS
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.plan.configuration import (
@@ -124,7 +124,7 @@ def _plan_replica(context: PlanContext, replica: Replica, keys: dict[str, str]) 
     survey = replica.survey()
     text = rewritten_config(context.files, survey, keys, NOT_WITH_A_CONTROLLER)
     assert survey.config_path is not None
-    path = survey.setting("storePathEpochFile") or f"{survey.root}/{EPOCH_FILE}"
+    path = context.paths_of(survey).epochs
     epoch = Epoch(EPOCH_BEFORE_CONTROLLERS, _begin(context))
     ops = [
         Write.of(

@@ -17,7 +17,6 @@ from typing import cast
 
 from attrs import evolve
 
-from rmqpy.audit.facts.controller_files import controller_paths
 from rmqpy.config.keys import BrokerRole
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.upgrade.checks.config_checks import CLASSIC_CONFIG_CHECKS
@@ -94,7 +93,7 @@ def _keys(context: PlanContext) -> dict[str, Keys]:
 
 def _aside(context: PlanContext, replica: LocalReplica, keep: str) -> Iterator[Op]:
     survey = replica.survey()
-    for path in controller_paths(survey.root, survey.setting):
+    for path in context.paths_of(survey).controller_files:
         if context.files.exists(path):
             to = f"{keep}/controller/{path.rpartition('/')[2]}"
             yield MoveAside(path=path, to=to, why="what a controller knows of this replica")

@@ -60,6 +60,12 @@ class StoreSettings:
         kind=ONE_FOLDER,
         doc="Directory of DLedger's data files; default: dledger-<dLegerSelfId>/data in "
             "storePathRootDir.")
+    store_path_epoch_file: str | None = key("storePathEpochFile", None,
+        doc="From 5.x: the file with the epochs of a controller group, which only the checks of "
+            "stores read; default: epochFileCheckpoint in storePathRootDir.")
+    store_path_broker_identity: str | None = key("storePathBrokerIdentity", None,
+        doc="From 5.x: the file with the identity that a controller gave the broker, which only "
+            "the checks of stores read; default: brokerIdentity in storePathRootDir.")
     read_only_commit_log_store_paths: str | None = key("readOnlyCommitLogStorePaths", None,
         effect=Effect.REFUSED,
         doc="Read-only commit log directories; a log spread over several directories is not "

@@ -10,12 +10,12 @@ import asyncio
 
 from attrs import define, field
 
-from rmqpy.audit.facts.controller_files import EPOCH_FILE
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.codec.epochs import Epoch, encode_epochs
 from rmqpy.demo.cluster import MEMBERS, DemoCluster
 from rmqpy.demo.workload import SendWorkload
 from rmqpy.rehearsal.walk import WARM_UP, Walk, WalkResult
+from rmqpy.store.files.paths import EPOCH_FILE
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.steps.planning import plan_leaving
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.audit.facts.controller_files import EPOCH_FILE
 from rmqpy.codec.epochs import Epoch, decode_epochs, encode_epochs
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.config.properties_file import format_properties
@@ -22,6 +21,7 @@ from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.text import format_bytes
 from rmqpy.rehearsal.rehearsed_group import RehearsedGroup
 from rmqpy.rehearsal.suitability import COPIES
+from rmqpy.store.files.paths import EPOCH_FILE
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
 FORMAT = 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from struct import pack
 
 import pytest
 from harness.upgrade import tree_of
@@ -11,6 +12,7 @@ from harness.upgrade import tree_of
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.cli import main
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.unread.rocksdb_reader import can_read_rocksdb
 
@@ -30,6 +32,22 @@ def facts_of(root: Path) -> StoreFacts:
 def damage_of(root: Path) -> list[str]:
     found = facts_of(root).findings
     return [str(each.found) for each in found if each.code is FindingCode.UNREAD_DAMAGED]
+
+
+def remove_units(folder: Path, queue_offsets: tuple[int, ...]) -> None:
+    """Remove units of queue 0 of the topic Rocks, as if RocksDB had lost its last writes."""
+    from rocksdict import Options, Rdict
+
+    options = Options(raw_mode=True)
+    families = dict.fromkeys(Rdict.list_cf(str(folder), options), options)
+    database = Rdict(str(folder), options=options, column_families=families)
+    units = database.get_column_family("default")
+    for offset in queue_offsets:
+        key = pack(">iB5sBiBq", 5, 1, b"Rocks", 1, 0, 1, offset)
+        assert key in units
+        del units[key]
+    units.close()
+    database.close()
 
 
 @needs_library
@@ -53,6 +71,24 @@ def test_units_that_lead_to_no_message_are_found(store: Path) -> None:
     (text,) = damage_of(store)
     assert text.startswith("1 units in RocksDB that lead to no message or leave a gap")
     assert "Rocks queue 0, queue offset 1, physical offset 259" in text
+
+
+@needs_library
+@pytest.mark.parametrize("removed", [(SENT - 1,), tuple(range(SENT))], ids=["last", "all"])
+def test_messages_without_a_unit_are_found(
+    store: Path, capsys: pytest.CaptureFixture[str], removed: tuple[int, ...]
+) -> None:
+    """No gap shows that the last units are missing: only the log knows."""
+    assert main(["store", "fsck", str(store)]) == 0
+    remove_units(store / "consumequeue", removed)
+    capsys.readouterr()
+    assert main(["store", "fsck", str(store)]) == 2
+    printed = capsys.readouterr().out
+    count = SENT - len(removed)
+    assert (
+        f"UNIT_MISSING consumequeue, Rocks queue 0: a message without a consume queue unit: {count}"
+        f" units, expected units of {SENT} records\n"
+    ) in printed
 
 
 @needs_library

@@ -14,6 +14,7 @@ from attrs import define, field
 
 from harness.interop import InteropServers, events_of
 from rmqpy.audit.facts.controller_files import read_controller_facts
+from rmqpy.audit.scan.directory import paths_below
 from rmqpy.cli import main
 from rmqpy.codec.epochs import Epoch
 from rmqpy.model.codes import RequestCode
@@ -237,6 +238,7 @@ def check_equal(group: ControllerGroup, before: str) -> None:
 
 
 def epochs(group: ControllerGroup, member: str) -> tuple[Epoch, ...]:
-    facts = read_controller_facts(OsFileSystem(), str(group.store(member)))
+    paths = paths_below(str(group.store(member)), None)
+    facts = read_controller_facts(OsFileSystem(), paths)
     assert facts is not None and not facts.problems
     return facts.epochs

@@ -84,6 +84,8 @@ FROM_5 = {
     "enableControllerMode",
     "enableSlaveActingMaster",
     "brokerConfigPaths",
+    "storePathEpochFile",
+    "storePathBrokerIdentity",
 }
 JAVA_KEYS = [(owner, name) for owner, fields in JAVA.items() for name in fields]
 

@@ -19,12 +19,17 @@ from rmqpy.audit.facts.controller_files import (
     Identity,
     read_controller_facts,
 )
-from rmqpy.codec.epochs import Epoch
+from rmqpy.audit.scan.directory import paths_below
+from rmqpy.codec.epochs import Epoch, decode_epochs
+from rmqpy.config.loading import load_store_settings
 from rmqpy.model.codes import ResponseCode
+from rmqpy.model.errors import StoreError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.unread.data import check_no_unread
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +44,7 @@ def content_of(root: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def facts_of(root: Path) -> ControllerFacts | None:
-    return read_controller_facts(OsFileSystem(), str(root))
+    return read_controller_facts(OsFileSystem(), paths_below(str(root), None))
 
 
 def test_every_member_gets_the_same_epoch_and_loses_its_role(
@@ -136,6 +141,38 @@ def test_the_files_of_a_controller_are_read_as_java_reads_them(tmp_path: Path) -
     (tmp_path / "brokerIdentity").write_text("b0")
     found = facts_of(tmp_path)
     assert found is not None and not found.epochs and len(found.problems) == 2
+
+
+def test_the_epochs_and_the_identity_are_read_where_the_configuration_keeps_them(
+    classic: Path, run: RunUpgrade
+) -> None:
+    """By ``switch``, ``check``, ``leave``, and a start of rmqpy."""
+    elsewhere = classic / "elsewhere"
+    elsewhere.mkdir()
+    for member in MEMBERS:
+        conf = classic / f"{member}.conf"
+        keys = f"storePathEpochFile={elsewhere}/{member}.epochs\n"
+        keys += f"storePathBrokerIdentity={classic}/{member}/who\n"
+        conf.write_text(f"storePathRootDir={classic}/{member}\n{keys}{conf.read_text()}")
+    code, printed, err = run(SWITCH)
+    assert code == 0, printed + err
+    for number, member in enumerate(MEMBERS, 1):
+        assert decode_epochs((elsewhere / f"{member}.epochs").read_bytes()) == (Epoch(0, 0),)
+        assert not (classic / member / "epochFileCheckpoint").exists()
+        (classic / member / "who").write_text(f"DefaultCluster#b0#{number}")
+    code, printed, err = run(f"check {SHOWN}")
+    assert code == 0, printed + err
+    (elsewhere / "n1.epochs").write_bytes(b"1\n0\n7-0\n")
+    code, printed, err = run(f"check {SHOWN}")
+    assert code == 2 and "no epoch in common" in printed + err
+    (elsewhere / "n1.epochs").write_bytes((elsewhere / "n0.epochs").read_bytes())
+    settings = load_store_settings(str(classic / "n0.conf"), {})
+    with pytest.raises(StoreError, match="whose master a"):
+        check_no_unread(OsFileSystem(), StorePaths.from_settings(settings), accept=True)
+    roles = "--role n0=SYNC_MASTER --role n1=SLAVE --role n2=SLAVE"
+    code, printed, err = run(f"leave {SHOWN} {roles} --apply")
+    assert code == 0, printed + err
+    assert not [*elsewhere.glob("*.epochs")] and not (classic / "n2/who").exists()
 
 
 EPOCHS = b"2\n0\n0-0\n1-4096\n"

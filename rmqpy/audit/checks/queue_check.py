@@ -8,6 +8,7 @@ missing files are not findings: they show what was lost there.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from attrs import define
@@ -21,6 +22,8 @@ from rmqpy.audit.scan.queue_units import QueueUnits, each_unit, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally.kernel import QueueTally, UnitRow
+from rmqpy.model.errors import StoreError
+from rmqpy.store.unread.rocksdb_reader import can_read_rocksdb, read_rocks_units
 
 __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
 
@@ -54,11 +57,15 @@ class QueueCheck:
         yield list(self._without_files())
 
     def _without_files(self) -> Iterable[Finding]:
+        in_rocksdb = self._rocksdb_counts()
         for key, tally in sorted(self.queues.items()):
             units = self.units(*key)
             topic = java_text(key[0])
             if topic in self.directory.batch_topics:
                 yield from self._batch_queue(topic, key[1], tally)
+            elif in_rocksdb is not None and units is None and tally.next_queue_offset >= 0:
+                file = self.directory.relative(self.directory.rocksdb_queues[0])
+                yield from _fewer(file, topic, key[1], in_rocksdb[topic, key[1]], tally)
             if units is not None or not tally.count or not self.directory.needs_queue_files(topic):
                 continue
             if tally.next_queue_offset < 0:
@@ -79,15 +86,25 @@ class QueueCheck:
         path = f"batchconsumequeue/{topic}/{queue_id}"
         units = batch_units(self.reader.files, f"{self.directory.root}/{path}")
         count = sum(offset >= self.log[0] for offset, *_ in units)
-        if count < tally.count and self.limit is None:
-            yield Finding(
-                code=FindingCode.UNIT_MISSING,
-                file=path,
-                topic=topic,
-                queue_id=queue_id,
-                found=f"{count} units",
-                expected=f"units of {tally.count} records",
+        if self.limit is None:
+            yield from _fewer(path, topic, queue_id, count, tally)
+
+    def _rocksdb_counts(self) -> Counter[tuple[str, int]] | None:
+        """Return how many units of each queue in RocksDB lead into the log; None if they are not
+        read. One that cannot be read is a finding of the facts.
+        """
+        folders = self.directory.rocksdb_queues
+        if not folders or self.limit is not None or not can_read_rocksdb():
+            return None
+        try:
+            return Counter(
+                (unit.topic, unit.queue_id)
+                for folder in folders
+                for unit in read_rocks_units(folder)
+                if unit.physical_offset >= self.log[0]
             )
+        except StoreError:
+            return None
 
     def _queue(self, queue: QueueFolder, tally: QueueTally | None) -> Iterator[Finding]:
         units = self.units(queue.topic.encode("utf-8", "surrogateescape"), queue.queue_id)
@@ -142,3 +159,18 @@ def _describe(identity: Slot | None) -> str:
         return "no message at that offset"
     topic, queue_id, queue_offset = identity
     return f"{topic} queue {queue_id} offset {queue_offset}"
+
+
+def _fewer(
+    file: str, topic: str, queue_id: int, count: int, tally: QueueTally
+) -> Iterator[Finding]:
+    """Check that a queue has as many units as the log has records for it."""
+    if count < tally.count:
+        yield Finding(
+            code=FindingCode.UNIT_MISSING,
+            file=file,
+            topic=topic,
+            queue_id=queue_id,
+            found=f"{count} units",
+            expected=f"units of {tally.count} records",
+        )

@@ -13,18 +13,12 @@ Source: EpochFileCache, CheckpointFile, BrokerMetadata of 5.3.3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
-
 from attrs import define
 
 from rmqpy.codec.epochs import Epoch, decode_epochs
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.atomic import BACKUP_SUFFIX
-
-EPOCH_FILE: Final = "epochFileCheckpoint"
-IDENTITY_FILE: Final = "brokerIdentity"
+from rmqpy.store.files.paths import BACKUP_SUFFIX, PENDING_SUFFIX, StorePaths
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -49,22 +43,12 @@ class ControllerFacts:
     problems: tuple[str, ...] = ()
 
 
-def controller_paths(root: str, setting: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the paths of all files that a controller makes a broker keep.
-
-    ``setting`` returns a value of broker.conf, or "".
-    """
-    epochs = setting("storePathEpochFile") or f"{root}/{EPOCH_FILE}"
-    identity = setting("storePathBrokerIdentity") or f"{root}/{IDENTITY_FILE}"
-    return epochs, epochs + BACKUP_SUFFIX, identity, f"{identity}-temp"
-
-
-def read_controller_facts(files: FileSystem, root: str) -> ControllerFacts | None:
-    """Return the facts of the store below ``root``, or None if no controller has to do with it."""
+def read_controller_facts(files: FileSystem, paths: StorePaths) -> ControllerFacts | None:
+    """Return the facts of a store, or None if no controller has to do with it."""
     problems: list[str] = []
-    epochs = _epochs(files, f"{root}/{EPOCH_FILE}", problems)
-    identity = _identity(files, f"{root}/{IDENTITY_FILE}", problems)
-    pending = _identity(files, f"{root}/{IDENTITY_FILE}-temp", problems, more=1)
+    epochs = _epochs(files, paths.epochs, problems)
+    identity = _identity(files, paths.identity, problems)
+    pending = _identity(files, paths.identity + PENDING_SUFFIX, problems, more=1)
     if not epochs and identity is None and pending is None and not problems:
         return None
     return ControllerFacts(

@@ -133,7 +133,7 @@ class _FactsReader:
             queue_file_size=max((q.segments.file_size for q in directory.queues), default=0),
             index=tuple(self._index()),
             tables=tables,
-            controller=read_controller_facts(files, directory.root),
+            controller=read_controller_facts(files, directory.paths),
             unread=tuple(self.unread),
             timers_ahead=0 if self.running else count_timers_ahead(files, directory.root, end),
             openers=(),

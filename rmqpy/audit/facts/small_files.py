@@ -20,8 +20,8 @@ from rmqpy.dledger.state import UNREACHED_TERM
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 from rmqpy.remoting.fastjson import loads
-from rmqpy.store.files.atomic import BACKUP_SUFFIX
 from rmqpy.store.files.checkpoint import SAFETY_MARGIN_MS
+from rmqpy.store.files.paths import BACKUP_SUFFIX
 
 __all__ = [
     "Checkpoint",

@@ -53,7 +53,7 @@ def find_unread_damage(
             if missing:
                 yield each.path, f"a RocksDB without {missing}, which its CURRENT names"
         elif each.kind is UnreadKind.CONTROLLER:
-            facts = read_controller_facts(files, paths.root)
+            facts = read_controller_facts(files, paths)
             yield from ((each.path, text) for text in (facts.problems if facts else ()))
 
 

@@ -17,7 +17,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.store.files.paths import StorePaths
-from rmqpy.store.unread.rocksdb import is_rocksdb
+from rmqpy.store.unread.rocksdb import is_rocksdb, rocksdb_queues
 
 __all__ = [
     "LedgerFolder",
@@ -137,8 +137,8 @@ class StoreDirectory:
     config_files: tuple[LogFile, ...] = ()
     queue_extensions: tuple[LogFile, ...] = ()
     """The files of ``consumequeue_ext``, which Java writes with enableConsumeQueueExt=true."""
-    queues_in_rocksdb: bool = False
-    """Whether 5.x keeps consume queues in RocksDB: then there may be none in files."""
+    rocksdb_queues: tuple[str, ...] = ()
+    """The folders in which 5.x keeps consume queues in RocksDB: then there may be none in files."""
     batch_topics: frozenset[str] = frozenset()
     """The topics of 5.x whose queues are in ``batchconsumequeue``, and not in files like others."""
     strays: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class StoreDirectory:
 
     def needs_queue_files(self, topic: str) -> bool:
         """Return whether messages of a topic must have units in the files of a consume queue."""
-        return not self.queues_in_rocksdb and topic not in self.batch_topics
+        return not self.rocksdb_queues and topic not in self.batch_topics
 
     def relative(self, path: str) -> str:
         """Return ``path`` as reports show it: relative to the root if it is below the root."""
@@ -212,7 +212,17 @@ def paths_below(root: str, settings: StoreSettings | None) -> StorePaths:
         return StorePaths(root, default)
     configured = StorePaths.from_settings(settings)
     is_below = configured.commit_log == f"{configured.root}/commitlog"
-    return StorePaths(root, default if is_below else configured.commit_log)
+
+    def here(path: str | None) -> str | None:
+        below = f"{configured.root}/"
+        return f"{root}/{path.removeprefix(below)}" if path and path.startswith(below) else path
+
+    return StorePaths(
+        root,
+        default if is_below else configured.commit_log,
+        here(configured.epochs_elsewhere),
+        here(configured.identity_elsewhere),
+    )
 
 
 @define(slots=True)
@@ -240,7 +250,7 @@ class _Reader:
             index_files=index_files,
             config_files=config_files,
             queue_extensions=tuple(self._extensions()),
-            queues_in_rocksdb=is_rocksdb(self.files, paths.consume_queue),
+            rocksdb_queues=tuple(rocksdb_queues(self.files, self.root)),
             batch_topics=frozenset(self.files.list_dir(f"{self.root}/batchconsumequeue")),
             strays=tuple(self.strays),
             own_self_id=self.settings.dledger_self_id if self.settings else None,

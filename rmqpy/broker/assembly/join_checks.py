@@ -30,8 +30,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.dledger.handshake import PeerHello, compare_old_logs
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.atomic import BACKUP_SUFFIX
-from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.files.paths import BACKUP_SUFFIX, StorePaths
 from rmqpy.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

@@ -53,8 +53,8 @@ from rmqpy.remoting.bodies import (
     TopicConfigSerializeWrapper,
 )
 from rmqpy.remoting.body import Body
-from rmqpy.store.files.atomic import BACKUP_SUFFIX, read_with_backup, write_atomically
-from rmqpy.store.files.paths import quarantine_folder
+from rmqpy.store.files.atomic import read_with_backup, write_atomically
+from rmqpy.store.files.paths import BACKUP_SUFFIX, quarantine_folder
 from rmqpy.store.queues.table import QueueName
 
 TOPICS_FILE: Final = "topics.json"

@@ -15,11 +15,10 @@ from typing import TypeVar
 
 from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.paths import unused_name
+from rmqpy.store.files.paths import BACKUP_SUFFIX, unused_name
 
 T = TypeVar("T")
 
-BACKUP_SUFFIX = ".bak"
 DAMAGED_SUFFIX = ".damaged"
 
 logger = logging.getLogger(__name__)

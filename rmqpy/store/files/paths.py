@@ -4,12 +4,20 @@ Java broker.
 
 from __future__ import annotations
 
+from typing import Final
+
 from attrs import define
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
+
+EPOCH_FILE: Final = "epochFileCheckpoint"
+IDENTITY_FILE: Final = "brokerIdentity"
+BACKUP_SUFFIX: Final = ".bak"
+PENDING_SUFFIX: Final = "-temp"
+"""The end of the name of an identity that is being given."""
 
 OWN_FORMAT = 1
 """The version of the files in ``rmqpy/``."""
@@ -31,10 +39,39 @@ class StorePaths:
 
     root: str
     commit_log: str
+    epochs_elsewhere: str | None = None
+    """``storePathEpochFile``."""
+    identity_elsewhere: str | None = None
+    """``storePathBrokerIdentity``."""
 
     @classmethod
     def from_settings(cls, settings: StoreSettings) -> StorePaths:
-        return cls(settings.store_path_root_dir, settings.store_path_commit_log)
+        return cls(
+            settings.store_path_root_dir,
+            settings.store_path_commit_log,
+            settings.store_path_epoch_file,
+            settings.store_path_broker_identity,
+        )
+
+    @property
+    def epochs(self) -> str:
+        """The epochs of a controller group of 5.x."""
+        return self.epochs_elsewhere or f"{self.root}/{EPOCH_FILE}"
+
+    @property
+    def identity(self) -> str:
+        """The identity that a controller of 5.x gave the broker."""
+        return self.identity_elsewhere or f"{self.root}/{IDENTITY_FILE}"
+
+    @property
+    def controller_files(self) -> tuple[str, ...]:
+        """All files that a controller makes a broker keep."""
+        return (
+            self.epochs,
+            self.epochs + BACKUP_SUFFIX,
+            self.identity,
+            self.identity + PENDING_SUFFIX,
+        )
 
     @property
     def consume_queue(self) -> str:

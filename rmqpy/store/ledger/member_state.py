@@ -27,7 +27,8 @@ from rmqpy.dledger.state import UNKNOWN_VOTE, HardState
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import LedgerIndex, Term
-from rmqpy.store.files.atomic import BACKUP_SUFFIX, read_with_backup, write_atomically
+from rmqpy.store.files.atomic import read_with_backup, write_atomically
+from rmqpy.store.files.paths import BACKUP_SUFFIX
 
 _DURABLE_INDEX, _DURABLE_OFFSET = "durableIndex", "durableOffset"
 

@@ -38,15 +38,14 @@ from rmqpy.model.names import LMQ_PREFIX
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.pop import REVIVE_TOPIC_PREFIX, read_pop_records
 from rmqpy.store.unread.raw_log import RawLog
-from rmqpy.store.unread.rocksdb import has_rocksdb_data, is_rocksdb
+from rmqpy.store.unread.rocksdb import (
+    POP_FOLDER,
+    has_rocksdb_data,
+    is_rocksdb,
+    rocksdb_queues,
+)
 from rmqpy.store.unread.timers import TIMER_TOPIC, TimerReader, WaitingTimers
 
-_CONTROLLER_FILES: Final = (
-    "brokerIdentity",
-    "brokerIdentity-temp",
-    "epochFileCheckpoint",
-    "epochFileCheckpoint.bak",
-)
 _NAMED_MAX: Final = 3
 """How many topics or groups a sentence names."""
 
@@ -99,7 +98,7 @@ def find_unread(files: FileSystem, paths: StorePaths) -> list[UnreadData]:
     """Return everything in the store that rmqpy would not read. Changes nothing."""
     log = RawLog(files, paths)
     return [
-        *_controller(files, paths.root),
+        *_controller(files, paths),
         *_rocksdb(files, paths),
         *_timers_and_pop(log),
         *_other_queues(log),
@@ -125,8 +124,8 @@ def check_no_unread(files: FileSystem, paths: StorePaths, *, accept: bool) -> li
     )
 
 
-def _controller(files: FileSystem, root: str) -> Iterator[UnreadData]:
-    for path in (f"{root}/{name}" for name in _CONTROLLER_FILES):
+def _controller(files: FileSystem, paths: StorePaths) -> Iterator[UnreadData]:
+    for path in paths.controller_files:
         if files.exists(path) and files.size_of(path):
             yield UnreadData(
                 UnreadKind.CONTROLLER,
@@ -141,15 +140,14 @@ def _controller(files: FileSystem, root: str) -> Iterator[UnreadData]:
 
 
 def _rocksdb(files: FileSystem, paths: StorePaths) -> Iterator[UnreadData]:
-    pop = f"{paths.root}/kvStore"
-    for folder in (f"{paths.root}/{name}" for name in files.list_dir(paths.root)):
-        if folder != pop and is_rocksdb(files, folder):
-            yield UnreadData(
-                UnreadKind.ROCKSDB_QUEUES,
-                folder,
-                "consume queues in RocksDB",
-                "move the folder out of the store, so that the queues are built again from the log",
-            )
+    pop = f"{paths.root}/{POP_FOLDER}"
+    for folder in rocksdb_queues(files, paths.root):
+        yield UnreadData(
+            UnreadKind.ROCKSDB_QUEUES,
+            folder,
+            "consume queues in RocksDB",
+            "move the folder out of the store, so that the queues are built again from the log",
+        )
     config = paths.config
     for name in files.list_dir(config):
         if is_rocksdb(files, f"{config}/{name}"):

@@ -7,11 +7,18 @@ from typing import Final
 from rmqpy.model.files import FileSystem
 
 _MARK: Final = "CURRENT"
+POP_FOLDER: Final = "kvStore"
 
 
 def is_rocksdb(files: FileSystem, folder: str) -> bool:
     """Return whether a folder holds a RocksDB, which may be empty."""
     return files.exists(f"{folder}/{_MARK}")
+
+
+def rocksdb_queues(files: FileSystem, root: str) -> list[str]:
+    """Return the folders of a store whose RocksDB has consume queues."""
+    folders = (f"{root}/{name}" for name in files.list_dir(root) if name != POP_FOLDER)
+    return [folder for folder in folders if is_rocksdb(files, folder)]
 
 
 def missing_manifest(files: FileSystem, folder: str) -> str:

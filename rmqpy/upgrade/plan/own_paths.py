@@ -4,7 +4,7 @@ A plan may come from another host, and is built from surveys of other hosts. Its
 only if they lie in one of these places, after symbolic links and ``..`` are resolved:
 
 * ``storePathRootDir``, and the standard folders of the store wherever the operator's links lead
-* the configured folders of the logs
+* the configured folders of the logs, and the configured files of a controller group
 * the broker.conf of this node, which can only be written, not moved
 """
 
@@ -47,13 +47,14 @@ def check_own_paths(context: NodeContext, node: NodePlan) -> None:
 
 
 def _folders(context: NodeContext) -> Iterator[str]:
-    """Yield the folders of this node: a plan may change what is in them."""
+    """Yield the folders of this node, and its files elsewhere: a plan may change all of it."""
     files, settings = context.files, context.settings
     paths = StorePaths.from_settings(settings)
     logs = [paths.commit_log, settings.store_path_dledger_commit_log or ""]
     ledgers = [name for name in files.list_dir(paths.root) if name.startswith(LEDGER_PREFIX)]
     for folder in (
         *(paths.root, paths.consume_queue, paths.index, paths.config, context.work),
+        *paths.controller_files,
         *(each for log in logs for each in log.split(PATH_SEPARATOR)),
         *(f"{paths.root}/{name}" for name in ledgers),
     ):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmqpy.audit.facts.controller_files import EPOCH_FILE, IDENTITY_FILE
 from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.store.files.paths import EPOCH_FILE, IDENTITY_FILE
 from rmqpy.upgrade.checks.log_comparison import Relation
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.survey import Survey
@@ -55,10 +55,17 @@ def _changed(context: PlanContext) -> set[str]:
 
 
 def _unread(survey: Survey) -> Iterator[str]:
+    of_controller = tuple(
+        survey.setting(key).rpartition("/")[2] or usual
+        for key, usual in (
+            ("storePathEpochFile", EPOCH_FILE),
+            ("storePathBrokerIdentity", IDENTITY_FILE),
+        )
+    )
     for each in survey.found:
         name = each["file"].rpartition("/")[2]
         if each["code"] == FindingCode.DATA_UNREAD.name:
-            if not name.startswith((EPOCH_FILE, IDENTITY_FILE)):
+            if not name.startswith(of_controller):
                 yield f"{each['found']} ({each['file']})"
 
 

@@ -21,8 +21,7 @@ from attrs import define
 
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.model.names import LEADER_MARKER_TOPIC
-from rmqpy.store.files.atomic import BACKUP_SUFFIX
-from rmqpy.store.files.paths import StorePaths
+from rmqpy.store.files.paths import BACKUP_SUFFIX, StorePaths
 from rmqpy.store.ledger.member_state import DurableEntry, LedgerCheckpoint, MemberFiles
 from rmqpy.upgrade.checks.entry_comparison import common_prefix, compare_entries
 from rmqpy.upgrade.checks.ledger import read_ledger, topics_after

@@ -8,10 +8,12 @@ from typing import Any
 
 from attrs import define, evolve, field
 
+from rmqpy.audit.scan.directory import paths_below
 from rmqpy.codec.units import index_sizes_of
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, StartProgress
+from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica, Replicas
@@ -98,6 +100,10 @@ class PlanContext:
     def on_this_host(self) -> list[LocalReplica]:
         """The replicas that may be changed; the others are only read."""
         return [each for each in self.group.replicas if isinstance(each, LocalReplica)]
+
+    def paths_of(self, survey: Survey) -> StorePaths:
+        """Return the paths of a replica of this host."""
+        return paths_below(survey.root, self.settings.get(survey.name))
 
     @cached_property
     def merged(self) -> MergedTables:

@@ -117,14 +117,32 @@ def _check_store(
 
 
 def _relocated(store: StoreSettings, root: str) -> StoreSettings:
-    """Return the settings of a broker.conf for the given directory, which may be a copy."""
+    """Return the settings of a broker.conf for the given directory, which may be a copy.
+
+    Everything of a copy is in it: what a configured path names outside is the original's.
+    """
     from pathlib import Path
 
     import attrs
 
+    from rmqpy.audit.scan.directory import paths_below
+
     if str(Path(store.store_path_root_dir).resolve()) == root:
         return store
-    return attrs.evolve(store, store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
+    paths = paths_below(root, store)
+    return attrs.evolve(
+        store,
+        store_path_root_dir=root,
+        store_path_commit_log=f"{root}/commitlog",
+        store_path_epoch_file=_inside(root, paths.epochs_elsewhere),
+        store_path_broker_identity=_inside(root, paths.identity_elsewhere),
+    )
+
+
+def _inside(root: str, path: str | None) -> str | None:
+    if path is None or path.startswith(f"{root}/"):
+        return path
+    return f"{root}/{path.rpartition('/')[2]}"
 
 
 def is_remote(text: str) -> bool:
