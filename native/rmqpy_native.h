@@ -77,6 +77,12 @@ typedef struct {
 
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
+/* Measure the records that follow each other from `position` of a response body, up to the first one that is not of
+ * version 1 with IPv4 hosts, or is invalid. A row has the start, size, queue offset, and sysFlag of a record, and
+ * position and length of its body. Returns how many rows are filled. */
+enum { RMQ_RECEIVED_COLUMNS = 6 };
+size_t rmq_received(const uint8_t *data, size_t length, size_t position, int64_t *cells, size_t max_records);
+
 /* Return the first position in [start, stop) at which a record's magic code starts, or -1. */
 int64_t rmq_find_magic(const uint8_t *view, size_t length, size_t start, size_t stop);
 

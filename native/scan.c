@@ -222,3 +222,26 @@ enum rmq_stop rmq_scan(rmq_scan_state *state)
     }
     return RMQ_END;
 }
+
+size_t rmq_received(const uint8_t *data, size_t length, size_t position, int64_t *cells, size_t max_records)
+{
+    size_t count = 0;
+    rmq_record_places places;
+
+    while (count < max_records && length - position >= FRAME_HEAD) {
+        const uint8_t *const record = data + position;
+        if (rmq_measure_record(data, position, length - position, &places) != RMQ_END
+            || rmq_load32(record + 4) != RMQ_MESSAGE_MAGIC_V1 || places.head_size != rmq_head_size(0))
+            break;
+        int64_t *const row = cells + count * RMQ_RECEIVED_COLUMNS;
+        row[0] = (int64_t)position;
+        row[1] = (int64_t)places.size;
+        row[2] = rmq_load_long(record + 20);
+        row[3] = rmq_load_int(record + 36);
+        row[4] = (int64_t)(position + places.head_size);
+        row[5] = (int64_t)places.body_length;
+        position += places.size;
+        count++;
+    }
+    return count;
+}

@@ -505,6 +505,16 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
             check((size_t)(row[RMQ_TOPIC_POSITION] + row[RMQ_TOPIC_LENGTH]) <= size, "a topic is outside the view");
         }
     }
+    for (size_t position = 0, count = 1; count > 0;) {
+        count = rmq_received(view, size, position, cells, ROWS);
+        check(count <= ROWS, "more records than there is space for");
+        for (size_t i = 0; i < count; i++) {
+            const int64_t *const row = cells + i * RMQ_RECEIVED_COLUMNS;
+            check(row[0] == (int64_t)position && row[1] >= (int64_t)RMQ_RECORD_SIZE_MIN, "records do not follow each other");
+            position += (size_t)row[1];
+            check(position <= size && row[5] >= 0 && row[4] + row[5] <= (int64_t)position, "a body is outside its record");
+        }
+    }
     check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the CRC implementations disagree");
     const int64_t magic = rmq_find_magic(view, size, size / 4, size), end = rmq_content_end(view, size, size / 4);
     check(magic < (int64_t)size && end >= (int64_t)(size / 4) && end <= (int64_t)size,

@@ -38,6 +38,7 @@ from rmqpy.client.core.message import (
     SendResult,
     SendStatus,
     check_message,
+    plain_batch_body,
     property_string,
 )
 from rmqpy.client.core.routes import next_queue, publish_queues, queue_of
@@ -488,23 +489,14 @@ class Producer(GroupMember):
     def _encode_batch(self, messages: Sequence[Message]) -> _EncodedMessage:
         if not messages:
             raise InvalidMessageError("the batch has no messages")
-        first = messages[0]
-        topic, wait, bytes_max = first.topic, first.wait_store_ok, self._settings.body_bytes_max
-        is_retry = is_retry_topic(topic)
-        for message in messages:
-            check_message(message, bytes_max, self._settings.delay_level_max)
-            same = message.topic == topic and message.wait_store_ok == wait
-            if is_retry or message.delay_level or not same:
-                _check_batched(message, first)
+        first, bytes_max = messages[0], self._settings.body_bytes_max
+        check_message(first, bytes_max, self._settings.delay_level_max)
         unique_ids = self._open().unique_ids.take(len(messages))
-        body = b"".join(
-            [
-                encode_batch_item(
-                    message.flag, bytes(message.body), property_string(message, unique_id)
-                )
-                for message, unique_id in zip(messages, unique_ids, strict=True)
-            ]
-        )
+        body = None
+        if not is_retry_topic(first.topic):
+            body = plain_batch_body(messages, unique_ids, bytes_max)
+        if body is None:
+            body = self._checked_batch_body(messages, unique_ids)
         if len(body) > self._settings.body_bytes_max:
             raise InvalidMessageError(
                 f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
@@ -513,12 +505,21 @@ class Producer(GroupMember):
         return _EncodedMessage(
             topic=first.topic,
             body=body,
-            properties=f"{PROPERTY_WAIT}\x01{'true' if wait else 'false'}",
+            properties=f"{PROPERTY_WAIT}\x01{'true' if first.wait_store_ok else 'false'}",
             sys_flag=0,
             flag=0,
             msg_id=",".join(unique_ids),
             batch=True,
         )
+
+    def _checked_batch_body(self, messages: Sequence[Message], unique_ids: Sequence[str]) -> bytes:
+        parts: list[bytes] = []
+        for message, unique_id in zip(messages, unique_ids, strict=True):
+            check_message(message, self._settings.body_bytes_max, self._settings.delay_level_max)
+            _check_batched(message, messages[0])
+            properties = property_string(message, unique_id)
+            parts.append(encode_batch_item(message.flag, bytes(message.body), properties))
+        return b"".join(parts)
 
 
 async def trace_context(topic: str, instance: ClientInstance, group: str) -> Tracer:

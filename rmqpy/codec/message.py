@@ -268,10 +268,15 @@ def encode_batch_body(items: Iterable[BatchItem]) -> bytes:
 def encode_batch_item(flag: int, body: bytes | memoryview, properties: bytes) -> bytes:
     """Return one message of such a body."""
     length = len(properties)
-    assert length <= layout.PROPERTIES_BYTES_MAX, "properties too long"
-    size = layout.BATCH_ITEM_SIZE_MIN + len(body) + length
-    head = _BATCH_HEAD.pack(size, 0, 0, flag, len(body))
+    head = batch_item_head(flag, len(body), length)
     return b"".join((head, body, length.to_bytes(2), properties))
+
+
+def batch_item_head(flag: int, body_bytes: int, properties_bytes: int) -> bytes:
+    """Return what precedes the body in one message of such a body."""
+    assert properties_bytes <= layout.PROPERTIES_BYTES_MAX, "properties too long"
+    size = layout.BATCH_ITEM_SIZE_MIN + body_bytes + properties_bytes
+    return _BATCH_HEAD.pack(size, 0, 0, flag, body_bytes)
 
 
 def offset_msg_id(host: Host, physical_offset: int) -> str:

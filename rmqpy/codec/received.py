@@ -1,8 +1,8 @@
 """Records of a broker's response, which are decoded when a client reads them.
 
 A record is checked completely at once: whatever :func:`rmqpy.codec.message.decode_message` refuses
-is refused here. Most readers need its body only, so all fields but those in ``read_record`` wait
-for their first use.
+is refused here. Most readers need its body only, so all fields but those in ``record_at`` wait for
+their first use. ``decode_records`` exists in C too (:mod:`rmqpy.codec.backend`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
-from rmqpy.model.message import StoredMessage
+from rmqpy.model.message import DecodedLater, StoredMessage, slot_setter
 
 _HEAD: Final = Struct(">iI12xq8xi44xi")
 """Size, magic, queue offset, sysFlag, and body length of a record with IPv4 hosts."""
@@ -63,14 +63,33 @@ def read_record(data: bytes, position: int) -> StoredMessage:
         or data[topic_end] > 0x7F
     ):
         return decode_message(data, position)
+    return record_at(data, position, size, queue_offset, sys_flag, start, body_length)
+
+
+def record_at(
+    data: bytes,
+    start: int,
+    size: int,
+    queue_offset: int,
+    sys_flag: int,
+    body: int,
+    body_length: int,
+) -> StoredMessage:
+    """Return the valid record at ``start``, whose body begins at the position ``body``. Its other
+    fields are decoded later.
+    """
     record = _new(StoredMessage)
-    _set(record, "size", size)
-    _set(record, "queue_offset", queue_offset)
-    _set(record, "sys_flag", sys_flag)
-    _set(record, "body", data[start:body_end])
-    _set(record, "_source", (decode_message, data[position:end]))
+    _set_size(record, size)
+    _set_queue_offset(record, queue_offset)
+    _set_sys_flag(record, sys_flag)
+    _set_body(record, data[body : body + body_length])
+    _set_source(record, (decode_message, data[start : start + size]))
     return record
 
 
 _new: Final = object.__new__
-_set: Final = object.__setattr__  # StoredMessage is frozen.
+_set_size: Final = slot_setter(StoredMessage, "size")
+_set_queue_offset: Final = slot_setter(StoredMessage, "queue_offset")
+_set_sys_flag: Final = slot_setter(StoredMessage, "sys_flag")
+_set_body: Final = slot_setter(StoredMessage, "body")
+_set_source: Final = slot_setter(DecodedLater, "_source")

@@ -52,7 +52,15 @@ def marker(text: str, host: Host, now_ms: int) -> OutgoingMessage:
     )
 
 
-class _DecodedLater:
+def slot_setter(kind: type[object], name: str) -> Callable[[object, object], None]:
+    """Return a function that sets a field of a frozen class with slots. Only for new objects; it is
+    faster than object.__setattr__.
+    """
+    setter: Callable[[object, object], None] = kind.__dict__[name].__set__
+    return setter
+
+
+class DecodedLater:
     """The base of a value that may be created without some of its fields.
 
     The first access to one of them decodes ``_source``, a function and its argument, which returns
@@ -80,7 +88,7 @@ class _DecodedLater:
 
 
 @define(slots=True, kw_only=True, frozen=True)
-class StoredMessage(_DecodedLater):
+class StoredMessage(DecodedLater):
     """A decoded record (Java MessageExt). Timestamps are in ms; ``body`` is as stored, possibly
     compressed.
 

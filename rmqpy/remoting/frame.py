@@ -84,9 +84,10 @@ _PLAIN_HEADER: Final = re.compile(
 )
 _FLAT_HEADER: Final = re.compile(
     rb'\{"code":%b,"extFields":\{([^{}\\]+)\},"flag":%b,"language":"([A-Z_]+)","opaque":%b,'
-    rb'"serializeTypeCurrentRPC":"JSON","version":%b\}' % ((_PLAIN_NUMBER,) * 4)
+    rb'(?:"remark":"([^"\\]*)",)?"serializeTypeCurrentRPC":"JSON","version":%b\}'
+    % ((_PLAIN_NUMBER,) * 4)
 )
-"""The header of a command with ext fields, without a remark and escapes."""
+"""The header of a command with ext fields, without escapes."""
 _ONLY_TEXTS = {str}
 _ONLY_INTS = {int}
 _NUMBERS: Final = ("code", "opaque", "flag", "version")
@@ -328,7 +329,7 @@ def _decode_json(header: bytes) -> RemotingCommand:
 
 def _decode_flat(header: re.Match[bytes]) -> RemotingCommand | None:
     """Return the command, or None if its ext fields are not plain strings."""
-    code, inner, flag, language, opaque, version = header.groups()
+    code, inner, flag, language, opaque, remark, version = header.groups()
     text = inner.decode("utf-8", "replace")
     items = text[1:-1].split('","')
     # There is no quote but the four of each field.
@@ -344,7 +345,7 @@ def _decode_flat(header: re.Match[bytes]) -> RemotingCommand | None:
         int(flag),
         LANGUAGE_JAVA if language == b"JAVA" else _language(language.decode()),
         int(version),
-        None,
+        None if remark is None else remark.decode("utf-8", "replace"),
         ext_fields,
         b"",
         SERIALIZE_JSON,

@@ -19,9 +19,9 @@ from rmqpy.client import (
     SendStatus,
     split_batch,
 )
-from rmqpy.client.core.message import property_string
+from rmqpy.client.core.message import plain_batch_body, property_string
 from rmqpy.client.errors import ClosedError
-from rmqpy.codec.message import batch_records, encode_batch_body
+from rmqpy.codec.message import BatchItem, batch_records, encode_batch_body
 from rmqpy.codec.properties import decode_properties
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import ConfigError, NetworkError, RequestRejectedError
@@ -389,6 +389,34 @@ def test_an_invalid_batch_is_refused(
         run(send_batch(world, [HELLO, second], ProducerSettings(body_bytes_max=100)))
     assert refused.value.code == 13
     assert world.received == []
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_plain_messages_of_a_batch_are_encoded_like_others(wait: bool) -> None:
+    bodies = [b"a", b"bb", b"x" * 200, b"a"]
+    messages = [
+        Message(topic="T", body=body, flag=flag, wait_store_ok=wait)
+        for flag, body in enumerate(bodies)
+    ]
+    ids = [f"{number:032X}" for number in range(len(messages))]
+    expected = [
+        BatchItem(flag, body, property_string(message, unique_id))
+        for flag, (body, message, unique_id) in enumerate(zip(bodies, messages, ids, strict=True))
+    ]
+    assert plain_batch_body(messages, ids, 200) == encode_batch_body(expected)
+    others = [
+        Message(topic="T", body=b"a", keys="k"),
+        Message(topic="T", body=b"a", tags="t"),
+        Message(topic="T", body=b"a", properties={"p": "v"}),
+        Message(topic="T", body=b"a", delay_level=1),
+        Message(topic="T", body=b"a", wait_store_ok=not wait),
+        Message(topic="U", body=b"a"),
+        Message(topic="T", body=bytearray(b"a")),  # type: ignore[arg-type]
+        Message(topic="T", body=b""),
+        Message(topic="T", body=b"x" * 201),
+    ]
+    for other in others:
+        assert plain_batch_body([*messages[1:], other], ids, 200) is None
 
 
 def test_empty_batches_and_batches_of_retries_are_refused(world: ClientWorld, run: Run) -> None:

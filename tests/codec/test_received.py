@@ -11,14 +11,16 @@ from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqpy.codec import backend, received
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message, encode_message
-from rmqpy.codec.received import decode_records, read_record
+from rmqpy.codec.received import read_record
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.message import OutgoingMessage, StoredMessage
 
 V4 = ip_address("10.0.0.1").packed, 1234
 V6 = ip_address("fe80::1").packed, 1234
+DECODERS = received.decode_records, backend.decode_records
 NAMES = [each.name for each in fields(StoredMessage)]
 
 
@@ -52,7 +54,8 @@ def test_a_record_equals_the_decoded_one(
     for name in NAMES:  # whichever field is read first
         assert getattr(read_record(b"x" + whole, 1), name) == getattr(expected, name)
     assert read_record(whole, 0) == expected
-    assert decode_records(whole + whole) == ([expected, expected], None)
+    for decode in DECODERS:
+        assert decode(whole + whole) == ([expected, expected], None)
 
 
 @given(st.data())
@@ -68,6 +71,21 @@ def test_what_the_decoder_refuses_is_refused(data: st.DataObject) -> None:
             outcomes.append(read(damaged, 0))
         except InvalidRecordError as fault:
             outcomes.append(str(fault))
+    assert outcomes[0] == outcomes[1]
+
+
+@given(st.data())
+def test_both_implementations_find_the_same_records(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(st.sampled_from([0, 0, 0, 8, BORN_HOST_V6]), min_size=1, max_size=5))
+    count = data.draw(st.sampled_from([1, 1, 1, 63, 64, 65]))
+    raw = bytearray(b"".join(record(sys_flag=kind) for kind in kinds) * count)
+    for _ in range(data.draw(st.integers(0, 2))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    cut = bytes(raw[: len(raw) - data.draw(st.integers(0, 12))])
+    outcomes = []
+    for decode in DECODERS:
+        records, fault = decode(cut)
+        outcomes.append(([[getattr(each, name) for name in NAMES] for each in records], str(fault)))
     assert outcomes[0] == outcomes[1]
 
 

@@ -442,3 +442,12 @@ def test_wrong_types_are_errors_or_commands(header: dict[str, object]) -> None:
         return
     assert all(type(value) is str for value in command.ext_fields.values())
     encode_command(command)
+
+
+@pytest.mark.parametrize("remark", ["FOUND", "", "no \u00fc {}", 'a "quoted" one', "tab\t"])
+def test_a_remark_beside_ext_fields_is_read(remark: str) -> None:
+    command = RemotingCommand.response_to(
+        RemotingCommand(11, 5), 0, remark, header=GetRouteInfoRequestHeader(topic="T")
+    )
+    decoded = decode(encode_command(command))
+    assert (decoded.remark, decoded.ext_fields, decoded.opaque) == (remark, {"topic": "T"}, 5)

@@ -25,10 +25,10 @@ from attrs import define
 
 from rmqpy.client.core.group_member import GroupMember
 from rmqpy.client.core.instance import ClientInstance, NameServers
-from rmqpy.client.core.message import MessageExt, host_address
+from rmqpy.client.core.message import MessageExt, host_address, messages_of
+from rmqpy.codec.backend import decode_records
 from rmqpy.codec.message import parse_offset_msg_id
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
-from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -399,16 +399,14 @@ class Consumer(GroupMember):
                 fault,
             )
             next_begin_offset = records[-1].queue_offset + 1
+        if tags is not None:
+            records = [each for each in records if each.properties.get(PROPERTY_TAGS) in tags]
         return PullResult(
             status=_STATUS_OF_CODE[ResponseCode(response.code)],
             next_begin_offset=next_begin_offset,
             min_offset=header.min_offset,
             max_offset=header.max_offset,
-            messages=[
-                MessageExt(queue=queue, stored=record)
-                for record in records
-                if tags is None or record.properties.get(PROPERTY_TAGS) in tags
-            ],
+            messages=messages_of(queue, records),
         )
 
     async def _invoke_broker(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from attrs import fields
@@ -17,7 +18,9 @@ from attrs import fields
 from rmqpy._native import ffi, lib
 from rmqpy.codec import hashes, layout, packing, scan
 from rmqpy.codec.columns import PART_COUNT, PropertyParts, RecordColumns
+from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.packing import KEY, PackedUnits
+from rmqpy.codec.received import read_record, record_at
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -28,10 +31,12 @@ from rmqpy.codec.scan import (
     scan_of_columns,
 )
 from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.message import StoredMessage
 
 __all__ = [
     "content_end",
     "crc32",
+    "decode_records",
     "ffi",
     "forget_mapping",
     "gather",
@@ -59,6 +64,9 @@ _COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
 _CRC_MIN: Final = 2048
 """The size in bytes below which a call costs more than it saves."""
+
+_RECEIVED_ROWS: Final = 64
+"""The number of records that one call measures; clients ask for 32 messages."""
 
 if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT) != (COLUMN_COUNT, PART_COUNT):
     raise ImportError("rmqpy._native was built from different sources than this rmqpy: rebuild it")
@@ -133,6 +141,27 @@ def walk_records(
             if row < len(frames):
                 return frames[row], StopReason.LIMIT
     return end, reason
+
+
+def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError | None]:
+    """See :func:`rmqpy.codec.received.decode_records`."""
+    records: list[StoredMessage] = []
+    position, end = 0, len(body)
+    data = ffi.from_buffer("uint8_t[]", body)
+    cells = ffi.new("int64_t[]", _RECEIVED_ROWS * lib.RMQ_RECEIVED_COLUMNS)
+    while position < end:
+        count = lib.rmq_received(data, end, position, cells, _RECEIVED_ROWS)
+        if count:
+            cell = iter(ffi.unpack(cells, count * lib.RMQ_RECEIVED_COLUMNS))
+            records += map(record_at, repeat(body), cell, cell, cell, cell, cell, cell)
+            position = cells[(count - 1) * lib.RMQ_RECEIVED_COLUMNS] + records[-1].size
+            continue
+        try:  # A record of another form, or an invalid one.
+            records.append(read_record(body, position))
+        except InvalidRecordError as fault:
+            return records, fault
+        position += records[-1].size
+    return records, None
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
