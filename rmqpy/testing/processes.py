@@ -11,6 +11,7 @@ Children stay in the process group of the test run, so that Ctrl-C and ``timeout
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -32,6 +33,9 @@ from rmqpy.model.errors import RmqError
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.01
 TAIL_BYTES = 3000
+TRACEBACK_S = 5.0
+USER_TICKS = 11
+"""The place of utime in /proc/PID/stat, after the name of the command (proc_pid_stat(5))."""
 
 SMALL_STORE: Mapping[str, str] = {
     "mappedFileSizeCommitLog": "65536",
@@ -114,8 +118,9 @@ class ServerProcess:
                 if not self.running:
                     raise self._fault(f"ended with {self._exit_code()} before it was ready")
                 if time.monotonic() > deadline:
-                    self.kill()
-                    raise self._fault(f"not ready after {self.ready_timeout_s:.0f} s")
+                    used = self._cpu_used()
+                    self._end_with_traceback()
+                    raise self._fault(f"not ready after {self.ready_timeout_s:.0f} s{used}")
                 time.sleep(POLL_SECONDS)
         return self
 
@@ -157,6 +162,26 @@ class ServerProcess:
     def _is_ready(self, printed: IO[bytes], seen: int) -> bool:
         printed.seek(seen)
         return self.ready.search(printed.read()) is not None
+
+    def _cpu_used(self) -> str:
+        """Return how much of its time the process had a processor, if that is known: little of it
+        means that the machine was busy, and the process is not at fault.
+        """
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        fields = stat.rpartition(")")[2].split()
+        ticks = int(fields[USER_TICKS]) + int(fields[USER_TICKS + 1])
+        return f" ({ticks / os.sysconf('SC_CLK_TCK'):.1f} s of CPU time)"
+
+    def _end_with_traceback(self) -> None:
+        """End the process, which prints where it is if it runs with PYTHONFAULTHANDLER."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGABRT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(TRACEBACK_S)
+        self.kill()
 
     def _exit_code(self) -> int | None:
         return None if self._process is None else self._process.returncode

@@ -83,6 +83,16 @@ def test_a_server_that_is_never_ready_is_killed(make: MakeServer) -> None:
     assert not server.running
 
 
+@pytest.mark.slow
+def test_a_server_that_is_never_ready_says_where_it_is(make: MakeServer) -> None:
+    server = make("import time\nwhile True:\n    time.sleep(0.01)")
+    server.environment = {**server.environment, "PYTHONFAULTHANDLER": "1"}
+    server.ready_timeout_s = 1
+    with pytest.raises(ProcessError, match=r"not ready after 1 s \(.* s of CPU time\)") as raised:
+        server.start()
+    assert "line 3 in <module>" in str(raised.value)
+
+
 def test_a_server_that_ignores_sigterm_is_killed_and_reported(make: MakeServer) -> None:
     server = make(SERVER.replace("lambda *_: sys.exit(7)", "signal.SIG_IGN")).start()
     with pytest.raises(ProcessError, match="still running"):
