@@ -1,10 +1,12 @@
 """kill -9 during a live switch and a live leave: all brokers are classic afterwards, or all are
 members of the DLedger group, and nothing acknowledged is lost.
 
-A broker is killed at a random one of its file operations and messages (kill_io.c, preloaded), which
-are counted from the start of the change, or from the first vote on. RMQPY_CRASH_ROUNDS is the
-number of kills for each change (default 6). A group is used again until a change is decided.
-RMQPY_CRASH_SEED repeats the random choices of a run.
+A broker is killed at one of its file operations and messages (kill_io.c, preloaded), which are
+counted from a step on: from the request of that step that the broker sends or receives, or from the
+record that it writes. Steps, brokers, and numbers are random, each as likely as the others.
+RMQPY_CRASH_ROUNDS is the number of kills for each change (default 6). A group is used again until a
+change is decided. RMQPY_CRASH_SEED repeats the random choices of a run, and RMQPY_CRASH_SECONDS
+begins no kill after that time. The counts of each step are printed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,26 @@ from rmqpy.testing.store_reader import read_store
 pytestmark = pytest.mark.crash
 
 ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "6"))
-CALLS = {"start": 200, "vote": 40}
-"""The largest number of calls until a broker is killed, by the moment from which they count."""
-SETTLED_S = 90
+SECONDS = float(os.environ.get("RMQPY_CRASH_SECONDS", "inf"))
+CALLS = 12
+"""The largest number of calls from a step until a broker is killed."""
+RECORDS = ('"stage": "prepared"', '"stage": "committed"', '"stage": "complete"')
+STEPS = {
+    "switch": ('"step":"prepare"', '"step":"vote"', '"step":"commit"', *RECORDS),
+    "leave": (
+        '"step":"prepare"',
+        '"step":"freeze"',
+        '"step":"vote"',
+        '"step":"commit"',
+        '"step":"clients"',
+        *RECORDS,
+    ),
+}
+"""What identifies a step in the requests and records of each change."""
+SETTLED_S = 300
+"""The time for a start, and for each wait: these tests also run for hours at a low priority."""
+AFTER_S = 0.5
+"""The time for the steps that follow the end of the command."""
 GROUP = "broker-a"
 SLAVE = 3
 """The number of the slave that takes over; the members are 0 to 2."""
@@ -84,7 +102,7 @@ def switching(root: Path, environment: dict[str, str]) -> Change:
         for each, role in roles
     )
     peers = ";".join(f"n{each}-127.0.0.1:{ports[each]}" for each in range(3))
-    group = LoadedGroup(root, settings, environment)
+    group = LoadedGroup(root, settings, environment, SETTLED_S)
     return Change(group, ["switch", "--peers", peers], "switch.json", ports)
 
 
@@ -96,7 +114,7 @@ def leaving(root: Path, environment: dict[str, str]) -> Change:
         for each in range(3)
     )
     slave = {"brokerRole": "SLAVE", "brokerId": "9", "haFetchFromBeginning": "true"}
-    group = LoadedGroup(root, (*members, slave), environment)
+    group = LoadedGroup(root, (*members, slave), environment, SETTLED_S)
     return Change(group, ["leave", "-t", ""], "leave.json", ports)
 
 
@@ -138,23 +156,17 @@ class Rounds:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    return {"LD_PRELOAD": str(build_preloaded(KILLING, tmp_path))}
+    return {"LD_PRELOAD": str(build_preloaded(KILLING, tmp_path)), "PYTHONFAULTHANDLER": "1"}
 
 
-def attempt(change: Change, victim: ServerProcess, calls: int, moment: str) -> bool:
+def attempt(change: Change, victim: ServerProcess, step: str, calls: int) -> bool:
     """Attempt the change, and kill a broker. Return whether the call counter did it."""
-    control, ended = victim.directory / "kill-io", threading.Event()
-
-    def arm() -> None:
-        while moment == "vote" and not ended.is_set() and not any(change.stages()):
-            ended.wait(0.0005)
-        control.write_text(str(calls))
-
-    with ThreadPoolExecutor() as threads:
-        armed = threads.submit(arm)
-        change.run("--apply")
-        ended.set()
-        armed.result()
+    control = victim.directory / "kill-io"
+    control.write_text(f"{calls} {step}")
+    change.run("--apply")
+    deadline_s = time.monotonic() + AFTER_S
+    while victim.running and time.monotonic() < deadline_s:
+        time.sleep(0.01)
     counted = not victim.running
     victim.kill()
     control.unlink()
@@ -201,21 +213,26 @@ def test_a_kill_leaves_no_half_group(
     make: Callable[[Path, dict[str, str]], Change],
 ) -> None:
     dice = repeatable_random()
-    rounds, outcomes = Rounds(tmp_path, make, environment), Counter[str]()
+    rounds, outcomes = Rounds(tmp_path, make, environment), Counter[tuple[str, str, str]]()
+    begin_s = time.monotonic()
     try:
         for _ in range(ROUNDS):
+            if time.monotonic() - begin_s > SECONDS:
+                break
             change = rounds.ready()
             victim = dice.choice(change.group.brokers)
-            moment = dice.choice(sorted(CALLS))
-            counted = attempt(change, victim, 1 + dice.randrange(CALLS[moment]), moment)
+            step = dice.choice(STEPS[change.words[0]])
+            counted = attempt(change, victim, step, 1 + dice.randrange(CALLS))
             decided = settle(change, victim)
-            outcomes["decided" if decided else "aborted"] += 1
-            outcomes["killed by its calls" if counted else "killed afterwards"] += 1
+            when = "there" if counted else "afterwards"
+            outcomes[step, when, "decided" if decided else "aborted"] += 1
             if decided:
                 check_decided(change)
                 rounds.forget()
             else:
                 change.group.wait_for(change.group.acknowledged + 20)
     finally:
-        print(f"{make.__name__}: {ROUNDS} kills, {dict(outcomes)}, {rounds.number} groups")
+        print(f"{make.__name__}: {outcomes.total()} kills, {rounds.number} groups")
+        for (step, when, outcome), number in sorted(outcomes.items()):
+            print(f"{step}: {number} killed {when}, {outcome}")
         rounds.forget()

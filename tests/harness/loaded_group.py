@@ -34,6 +34,8 @@ class LoadedGroup:
     settings: tuple[Mapping[str, str], ...]
     """The settings of each member, in addition to those of the messages."""
     environment: Mapping[str, str] = field(factory=dict)
+    wait_s: float = WAIT_S
+    """The time for a start, and for each wait."""
     blocks: list[PortBlock] = field(factory=list)
     servers: list[ServerProcess] = field(factory=list)
     acknowledged: int = 0
@@ -57,6 +59,7 @@ class LoadedGroup:
                 },
             )
             self.servers.append(site.broker(f"n{number}", spec))
+            self.servers[-1].ready_timeout_s = self.wait_s
         with ThreadPoolExecutor() as starts:
             list(starts.map(ServerProcess.start, self.brokers[:count]))
         self.wait_for_registration(count)
@@ -65,7 +68,7 @@ class LoadedGroup:
         """Wait until the name server knows the first ``count`` brokers."""
         request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
         with BlockingConnection(self.servers[0].address) as names:
-            deadline, unknown = time.monotonic() + WAIT_S, self.brokers[:count]
+            deadline, unknown = time.monotonic() + self.wait_s, self.brokers[:count]
             while unknown:
                 assert time.monotonic() < deadline, [each.printed()[-2000:] for each in unknown]
                 table = names.call(request).body.decode()
@@ -84,7 +87,7 @@ class LoadedGroup:
 
     def wait_for(self, acknowledged: int) -> None:
         """Wait until so many messages were acknowledged."""
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + self.wait_s
         while self.acknowledged < acknowledged:
             assert time.monotonic() < deadline, [each.printed()[-2000:] for each in self.brokers]
             self._ended.wait(0.01)
