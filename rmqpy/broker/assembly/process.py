@@ -338,6 +338,7 @@ class BrokerRuntime:
                     network=network,
                     journal=journal,
                     make_member=running.standby.prepare,
+                    load_modules=_load_member_modules,
                 )
             )
             broker.server.register_handlers(running.switch.handlers())
@@ -369,6 +370,12 @@ class BrokerRuntime:
             else f", dividedCommitlogOffset {store.opened.divided_offset}",
         )
         return running
+
+
+def _load_member_modules() -> None:
+    import rmqpy.broker.assembly.group_member
+    import rmqpy.broker.assembly.leave.member
+    import rmqpy.store.commitlog.dledger_opening  # noqa: F401
 
 
 def _metrics_page(

@@ -271,10 +271,16 @@ class Coordinator:
         return [Record(SwitchStage.COMMITTED), *self._to_others(SwitchStep.COMMIT), Exchange()]
 
     def exchanged(self, member: str) -> Actions:
-        """Handle the exchange of a member. The master leads when all are there."""
-        if self.phase is not Phase.COMMITTED or not self._arrived(member):
+        """Handle the exchange of a member. The master leads when a majority is there: with it,
+        messages are confirmed.
+        """
+        if self.phase is not Phase.COMMITTED:
             return []
-        self.phase = Phase.COMPLETE
+        if self._arrived(member):
+            self.phase = Phase.COMPLETE
+        there = len(self.plan.brokers) - len(self._waits_for)
+        if self.plan.coordinator in self._waits_for or 2 * there <= len(self.plan.brokers):
+            return []
         return self._lead()
 
     def not_exchanged(self, member: str) -> Actions:

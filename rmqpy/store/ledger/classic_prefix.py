@@ -98,6 +98,10 @@ class GrowingPrefix:
     log: GrowingLog
     _hashes: dict[int, PrefixHash] = field(factory=dict, init=False)
     """The digests in progress by the first offset of the file."""
+    _scanned: dict[int, int] = field(factory=dict, init=False)
+    """The offset before which the records of a file were scanned, by the first offset of the file:
+    the log is not searched for its end again when requests wait for that.
+    """
     _last: list[FileDigest] = field(factory=list, init=False)
 
     def read_ahead(self, bytes_max: int) -> None:
@@ -112,8 +116,13 @@ class GrowingPrefix:
     def unread_bytes(self) -> int:
         """The number of bytes that :meth:`read_ahead` can still read."""
         left = 0
+        end = self.log.confirm_offset
         for file in self._marked():
-            whole = (self._stop_of(file) - file.first_offset) // BLOCK_SIZE * BLOCK_SIZE
+            if end < file.end_offset or file.first_offset in self._scanned:
+                stop = self._stop_of(file)
+            else:
+                stop = file.end_offset  # Only a thread may search for it.
+            whole = (stop - file.first_offset) // BLOCK_SIZE * BLOCK_SIZE
             left += max(0, whole - self._hash_of(file).position)
         return left
 
@@ -138,25 +147,31 @@ class GrowingPrefix:
 
     def _marked(self) -> list[MappedFile]:
         """Return the last files that contain records."""
-        end = self.log.max_offset
+        end = self.log.confirm_offset
         return [file for file in self.log.segments if file.first_offset < end][-MARKED_FILES:]
 
     def _hash_of(self, file: MappedFile) -> PrefixHash:
         return self._hashes.setdefault(file.first_offset, PrefixHash())
 
     def _stop_of(self, file: MappedFile) -> int:
-        end = self.log.max_offset
-        return end if end < file.end_offset else _valid_end(file.view, file.first_offset)
+        stop: int = self.log.confirm_offset
+        if stop >= file.end_offset:
+            known = self._scanned.get(file.first_offset, file.first_offset)
+            stop = _valid_end(file.view, file.first_offset, known)
+        self._scanned[file.first_offset] = stop
+        return stop
 
 
 class GrowingLog(Protocol):
-    """The log that is read ahead."""
+    """The log that is read ahead, up to its confirm offset: what is staged after it may not be in
+    the files yet.
+    """
 
     @property
     def segments(self) -> MappedFiles: ...
 
     @property
-    def max_offset(self) -> int: ...
+    def confirm_offset(self) -> int: ...
 
 
 @define(slots=True, eq=False, repr=False)
@@ -242,7 +257,7 @@ def _digest(files: FileSystem, path: str, first_offset: int) -> FileDigest:
     mtime_ms = files.mtime_ms(path)
     file = files.open_readonly(path)
     try:
-        end = _valid_end(file.view, first_offset)
+        end = _valid_end(file.view, first_offset, first_offset)
         digest = PrefixHash().digest(file.view, end - first_offset)
     finally:
         file.close()
@@ -253,8 +268,10 @@ def _name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _valid_end(view: memoryview, first_offset: int) -> int:
-    offset = first_offset
+def _valid_end(view: memoryview, first_offset: int, offset: int) -> int:
+    """Return the end of the records of a file; one of them begins, or the last one ends, at
+    ``offset``.
+    """
     while True:
         scan = scan_records(view[offset - first_offset :], offset, dledger=False, check_crc=False)
         offset = scan.end

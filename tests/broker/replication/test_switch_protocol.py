@@ -362,6 +362,26 @@ def test_after_the_decision_the_master_does_not_abort() -> None:
     assert coordinator.outcome is Outcome.COMMITTED
 
 
+def test_the_master_leads_when_a_majority_has_exchanged_its_logs() -> None:
+    """Requests wait for no third member; a majority without the master cannot lead."""
+
+    def decided() -> Coordinator:
+        coordinator = Coordinator(plan(3), Phase.VOTING)
+        coordinator._waits_for = {"n1"}
+        assert Exchange() in coordinator.voted("n1")
+        return coordinator
+
+    coordinator = decided()
+    assert coordinator.exchanged("n1") == coordinator.exchanged("n2") == []
+    assert coordinator.exchanged("n0") == [Lead()]
+    coordinator = decided()
+    assert coordinator.exchanged("n0") == []
+    assert coordinator.exchanged("n1") == [Lead()]
+    assert coordinator.not_exchanged("n2") == [SendStep("n2", SwitchStep.COMMIT)]
+    assert coordinator.exchanged("n2") == []
+    assert coordinator.phase is Phase.COMPLETE
+
+
 def test_a_record_that_cannot_be_read_stops_the_start() -> None:
     record = SwitchRecord(SwitchStage.COMMITTED, plan(3), "n1")
     assert SwitchRecord.decode("switch.json", record.encode()) == record

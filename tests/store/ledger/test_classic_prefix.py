@@ -7,17 +7,22 @@ from pathlib import Path
 
 import pytest
 from harness.audit import manifest_of
+from harness.store import StoreRig
 
 from rmqpy.store.files.mapped_files import MappedFiles
+from rmqpy.store.ledger import classic_prefix
 from rmqpy.store.ledger.classic_prefix import (
     ClassicPrefix,
     ClassicPrefixMark,
+    GrowingPrefix,
     forget_log_marks,
     open_old_log,
 )
+from rmqpy.store.message_store import MessageStore
 from rmqpy.testing.memory_files import MemoryFiles
 
 FILE_SIZE = 65536
+valid_end = classic_prefix._valid_end
 
 
 def mark_of(files: MemoryFiles, root: str, divided: int = 262144) -> ClassicPrefixMark:
@@ -123,3 +128,66 @@ def test_the_mark_has_the_digests_of_a_manifest(golden: Callable[[str], Path]) -
     assert log is not None and log.files[-1].end == old_log.mark.end
     blocks = [file.blocks.digest for file in reversed(log.files)]
     assert ",".join(blocks) == old_log.mark.digest
+
+
+def growing_prefix(rig: StoreRig, store: MessageStore) -> GrowingPrefix:
+    log = store.opened.classic
+    assert log is not None
+    return GrowingPrefix(rig.files, "/s/rmqpy", log)
+
+
+def large_files() -> StoreRig:
+    """Return a store whose files have four blocks."""
+    return StoreRig(MemoryFiles(), "/s", changes={"mapped_file_size_commit_log": 4 * FILE_SIZE})
+
+
+def test_bytes_that_are_not_in_the_file_yet_are_not_read_ahead() -> None:
+    rig = large_files()
+    store = rig.open()
+    prefix = growing_prefix(rig, store)
+    store.appender.put([rig.draft(1, body=b"b" * FILE_SIZE)])
+    prefix.read_ahead(1 << 30)
+    store.appender.commit()
+    store.dispatch()
+    assert prefix.mark() == growing_prefix(rig, store).mark()
+    store.shutdown()
+
+
+def test_a_file_that_was_read_ahead_is_not_searched_for_its_end_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log continues in another file meanwhile: only what was written since is scanned."""
+    rig = large_files()
+    store = rig.open()
+    prefix = growing_prefix(rig, store)
+    rig.put(store, *range(5), body=b"b" * 30_000)
+    prefix.read_ahead(1 << 30)
+    read = store.log.max_offset
+    rig.put(store, *range(5), body=b"b" * 30_000)
+    assert store.log.max_offset > 4 * FILE_SIZE
+    searched: list[int] = []
+
+    def search(view: memoryview, first_offset: int, offset: int) -> int:
+        searched.append(offset)
+        return valid_end(view, first_offset, offset)
+
+    monkeypatch.setattr(classic_prefix, "_valid_end", search)
+    mark = prefix.mark()
+    assert searched == [read]
+    assert mark == prefix.mark() and searched[1] > read
+    assert mark == growing_prefix(rig, store).mark()
+    assert prefix.unread_bytes == 0
+    store.shutdown()
+
+
+def test_a_full_file_is_searched_for_its_end_by_the_thread() -> None:
+    rig = large_files()
+    store = rig.open()
+    rig.put(store, *range(10), body=b"b" * 30_000)
+    prefix = growing_prefix(rig, store)
+    assert prefix.unread_bytes == 4 * FILE_SIZE
+    prefix.read_ahead(FILE_SIZE)
+    assert 0 < prefix.unread_bytes < 4 * FILE_SIZE
+    prefix.read_ahead(1 << 30)
+    assert prefix.unread_bytes == 0
+    store.shutdown()

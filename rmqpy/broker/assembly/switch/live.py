@@ -424,8 +424,11 @@ class LiveSwitch:
                 self._deps.running.group.role.lock(UNDECIDED)
             case Record(stage):
                 self._record(role.plan, stage)
+            case Exchange() if isinstance(role, Coordinator):
+                # The requests leave first, so that all members exchange their logs at once.
+                self._deps.scheduler.call_later(POLL_MS, partial(self._exchange, role))
             case Exchange():
-                local.exchange(role.plan.coordinator, partial(self._exchanged, role))
+                self._exchange(role)
             case Reopen():
                 if isinstance(role, Coordinator):
                     logger.warning("not switched to DLedger: %s", role.reason)
@@ -444,6 +447,9 @@ class LiveSwitch:
     def _record(self, plan: SwitchPlan, stage: SwitchStage | None) -> None:
         record = None if stage is None else SwitchRecord(stage, plan, self._self_id)
         self._deps.journal.write(record)
+
+    def _exchange(self, role: Coordinator | Participant) -> None:
+        self._local.exchange(role.plan.coordinator, partial(self._exchanged, role))
 
     def _exchanged(self, role: Coordinator | Participant) -> None:
         self._save_configuration(role.plan)

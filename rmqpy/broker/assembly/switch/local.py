@@ -43,13 +43,17 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class SwitchDependencies:
-    """The dependencies of a switch. ``make_member`` constructs the DLedger side of the broker."""
+    """The dependencies of a switch. ``make_member`` constructs the DLedger side of the broker, and
+    ``load_modules`` imports before, in a thread, what only members need: requests would wait for
+    it.
+    """
 
     running: SwitchingBroker
     scheduler: Scheduler
     network: Network
     journal: SwitchJournal
     make_member: Callable[[BrokerConfiguration], StandbyMember]
+    load_modules: Callable[[], None]
 
 
 @define(slots=True, eq=False, repr=False)
@@ -59,12 +63,6 @@ class Preparation:
     configuration: BrokerConfiguration
     member: StandbyMember
     prefix: GrowingPrefix
-
-
-def _load_modules() -> None:
-    """Import what only members of a DLedger group need, in a thread: requests would wait for it."""
-    import rmqpy.broker.assembly.group_member
-    import rmqpy.store.commitlog.dledger_opening  # noqa: F401
 
 
 @define(slots=True, eq=False, repr=False)
@@ -117,7 +115,7 @@ class LocalSwitch:
             else:
                 self._open(configuration, done)
 
-        self._deps.scheduler.run_blocking(_load_modules, loaded)
+        self._deps.scheduler.run_blocking(self._deps.load_modules, loaded)
 
     def _open(self, configuration: BrokerConfiguration, done: Callable[[str], None]) -> None:
         running, journal = self._deps.running, self._deps.journal
