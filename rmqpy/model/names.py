@@ -145,6 +145,15 @@ def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 
 
+def pop_retry_topics(topic: str, group: str) -> tuple[str, str]:
+    """Return the topics to which 5.x returns the messages of ``topic`` that ``group`` has received
+    by POP and not acknowledged: the default one, and that of ``enableRetryTopicV2``.
+
+    Source: KeyBuilder of 5.3.3.
+    """
+    return f"{RETRY_PREFIX}{group}_{topic}", f"{RETRY_PREFIX}{group}+{topic}"
+
+
 def dlq_topic(group: str) -> str:
     """Return the topic of messages that ``group`` has failed to consume."""
     return DLQ_PREFIX + group

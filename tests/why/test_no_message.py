@@ -331,29 +331,6 @@ def test_access_control_may_refuse_the_members(known: ClientGroup | None) -> Non
     assert not any("SUB" in each for each in texts(off))
 
 
-def test_records_of_pop_that_wait_are_named() -> None:
-    queue = QueueFacts(queue_id=3, first=0, end=9, offset=7)
-    waits = (("rmq_sys_REVIVE_LOG_c", queue),)
-    answer = explain_no_message(facts((), wanted=None, revive=waits))
-    assert any("2 records of POP in rmq_sys_REVIVE_LOG_c queue 3" in each for each in texts(answer))
-    done = explain_no_message(facts((), wanted=None, revive=((*waits[0][:1], TOPIC.queues[0]),)))
-    assert not any("POP" in each for each in texts(done))
-
-
-def test_the_records_of_pop_are_read_from_a_directory(
-    copy_of: Callable[[str], Path], run: Callable[..., Ran]
-) -> None:
-    """A topic of the store takes the place of the one for POP, which only clients of 5.x fill."""
-    store = copy_of("A-classic-clean-v497")
-    (store / "consumequeue" / "Keyed").rename(store / "consumequeue" / "rmq_sys_REVIVE_LOG_c")
-    table = store / "config" / "topics.json"
-    table.write_text(table.read_text().replace('"Keyed"', '"rmq_sys_REVIVE_LOG_c"'))
-    ran = run("why", "no-message", store, "-t", "Normal", "-g", "CID_push", "--format", "json")
-    assert any(
-        "records of POP in rmq_sys_REVIVE_LOG_c" in each["text"] for each in ran.json["causes"]
-    )
-
-
 @pytest.mark.parametrize(
     "locks",
     [(), (evolve(WAITS, is_locked=True),), (WAITS, evolve(WAITS, client="b@2", is_locked=True))],

@@ -38,7 +38,7 @@ def test_every_message_is_found_by_its_unique_id(
 
 def _places(source: StoreDirectorySource, told: dict[str, Any]) -> list[MessageCopy]:
     wanted = parse_message_id(told["msgId"], NOW_MS)
-    result = find_message(source, wanted, told["topic"])
+    result = find_message(source, wanted, (told["topic"],))
     place = told["queueId"], told["queueOffset"], told["commitLogOffset"]
     return [
         each
@@ -90,7 +90,7 @@ def test_a_unit_that_leads_elsewhere_is_reported(
     data = bytearray(file.read_bytes())
     data[:20] = data[unit] or bytes(20)
     file.write_bytes(data)
-    result = find_message(source_of(store), parse_message_id("aK-0", NOW_MS), "Keyed")
+    result = find_message(source_of(store), parse_message_id("aK-0", NOW_MS), ("Keyed",))
     (copy,) = result.copies
     assert (copy.message.queue_id, copy.message.queue_offset) == (0, 0)
     assert re.fullmatch(fault, copy.unit_fault)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqpy.model.names import dlq_topic, retry_topic
+from rmqpy.model.names import dlq_topic, pop_retry_topics, retry_topic
 from rmqpy.model.near_names import did_you_mean
-from rmqpy.store.unread.pop import REVIVE_GROUP, REVIVE_TOPIC_PREFIX
+from rmqpy.why.gathering.pop import pop_facts
 from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.message_copies import CopyKind, WhereResult
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,
     NoMessageFacts,
+    PopFacts,
     QueueFacts,
     TopicFacts,
 )
@@ -33,7 +34,8 @@ def no_message_facts(
     scan: bool = True,
 ) -> NoMessageFacts:
     """Return the facts that :func:`rmqpy.why.questions.no_message.explain_no_message` needs."""
-    where = find_message(source, wanted, topic, scan=scan) if wanted is not None else None
+    within = _topics_of(topic, group) if topic else ()
+    where = find_message(source, wanted, within, scan=scan) if wanted is not None else None
     settings, settings_from = source.settings()
     topic = topic or _topic_of(where)
     subject = " ".join(
@@ -56,19 +58,16 @@ def no_message_facts(
         group=_group(source, topic, group) if group else None,
         wanted=wanted,
         where=where,
-        revive=_revive(source) if group else (),
+        pop=pop_facts(source, group) if group else PopFacts(),
         access=source.accounts() if group else None,
     )
 
 
-def _revive(source: MessageSource) -> tuple[tuple[str, QueueFacts], ...]:
-    table = source.topics() or {}
-    return tuple(
-        (topic, queue)
-        for topic in sorted(table)
-        if topic.startswith(REVIVE_TOPIC_PREFIX)
-        for queue in _queues(source, topic, REVIVE_GROUP, table[topic])
-    )
+def _topics_of(topic: str, group: str | None) -> tuple[str, ...]:
+    """Return the topic, and those of its messages that the group did not consume."""
+    if not group:
+        return (topic,)
+    return topic, retry_topic(group), dlq_topic(group), *pop_retry_topics(topic, group)
 
 
 def _topic_of(where: WhereResult | None) -> str | None:
@@ -126,6 +125,11 @@ def _group(source: MessageSource, topic: str | None, name: str) -> ConsumerGroup
         members=source.members(name, topic or ""),
         sql=filters.get((topic or "", name)),
         retries=_queues(source, retry, name, topics.get(retry)),
+        pop_retries=tuple(
+            (again, queue)
+            for again in (pop_retry_topics(topic, name) if topic else ())
+            for queue in _queues(source, again, name, topics.get(again))
+        ),
         dead_count=sum(
             each.end - each.first for each in _queues(source, dead, None, topics.get(dead))
         ),

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define
+from attrs import define, field
 
+from rmqpy.store.unread.pop import PopReceipt
 from rmqpy.why.message_id import MessageId
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy, WhereResult
 from rmqpy.why.sources.interface import AccessAccounts, ClientGroup, StoreRange
 
-__all__ = ["ConsumerGroupFacts", "NoMessageFacts", "QueueFacts", "TopicFacts", "place_of"]
+__all__ = [
+    "ConsumerGroupFacts",
+    "NoMessageFacts",
+    "PopFacts",
+    "QueueFacts",
+    "TopicFacts",
+    "place_of",
+]
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -47,8 +55,9 @@ class ConsumerGroupFacts:
     """A consumer group, as :class:`TopicFacts`. ``members`` is None if they are not known.
 
     ``sql`` is the SQL92 expression in consumerFilter.json, and whether it is in use.
-    ``retries`` are the queues of the group's retry topic; ``dead_count`` is the number of messages
-    in its dead letter topic.
+    ``retries`` are the queues of the group's retry topic, ``pop_retries`` those of the topics to
+    which messages of the topic return that were received by POP, by topic; ``dead_count`` is the
+    number of messages in its dead letter topic.
     """
 
     name: str
@@ -58,16 +67,21 @@ class ConsumerGroupFacts:
     members: ClientGroup | None = None
     sql: tuple[str, bool] | None = None
     retries: tuple[QueueFacts, ...] = ()
+    pop_retries: tuple[tuple[str, QueueFacts], ...] = ()
     dead_count: int = 0
 
 
 @define(slots=True, frozen=True, kw_only=True)
-class NoMessageFacts:
-    """All facts. ``wanted`` and ``where`` are None if the question names no message.
+class PopFacts:
+    """What the clients of the group have received by POP, the oldest first."""
 
-    ``revive`` are the queues in which 5.x keeps what clients have received by POP, with the offset
-    up to which the broker has examined them.
-    """
+    receipts: tuple[PopReceipt, ...] = ()
+    not_examined: tuple[str, ...] = ()
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class NoMessageFacts:
+    """All facts. ``wanted`` and ``where`` are None if the question names no message."""
 
     subject: str
     is_live: bool
@@ -80,7 +94,7 @@ class NoMessageFacts:
     group: ConsumerGroupFacts | None = None
     wanted: MessageId | None = None
     where: WhereResult | None = None
-    revive: tuple[tuple[str, QueueFacts], ...] = ()
+    pop: PopFacts = field(factory=PopFacts)
     access: AccessAccounts | None = None
     """The accounts of access control, or None if it is off or the question names no group."""
 

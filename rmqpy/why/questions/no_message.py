@@ -91,6 +91,7 @@ def _not_examined(facts: NoMessageFacts) -> Iterator[str]:
                 else "only a running broker knows them; give its address (HOST:PORT) instead"
             )
         )
+    yield from facts.pop.not_examined
     if facts.access is not None and facts.access.fault:
         yield f"accounts of access control: {facts.access.fault}"
     if facts.topic is None and facts.wanted is None:

@@ -12,7 +12,7 @@ from rmqpy.model.flags import PERM_READ
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import dlq_topic, retry_topic
 from rmqpy.remoting.bodies import BROADCASTING, CONSUME_FROM_FIRST_OFFSET
-from rmqpy.why.answer import Cause, possible, proven, time_text
+from rmqpy.why.answer import Cause, count_text, possible, proven, time_text
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,
@@ -21,6 +21,7 @@ from rmqpy.why.questions.message_facts import (
     place_of,
 )
 from rmqpy.why.questions.no_message_members import member_causes
+from rmqpy.why.questions.no_message_pop import pop_causes
 
 __all__ = ["group_causes"]
 
@@ -33,7 +34,10 @@ def group_causes(facts: NoMessageFacts) -> Iterator[Cause]:
     yield from _topic(facts)
     yield from member_causes(facts)
     yield from _filtered(facts)
-    yield from _offsets(facts)
+    popped = list(pop_causes(facts))
+    yield from popped
+    if facts.copy is None or not popped:
+        yield from _offsets(facts)
 
 
 # -- 4: topic
@@ -203,7 +207,7 @@ def _message_offset(
         )
     elif not position.has_passed:
         before = copy.message.queue_offset - position.offset
-        count = f"{before} messages before it" if before else "it is the next one"
+        count = f"{count_text(before, 'message')} before it" if before else "it is the next one"
         yield proven(
             f"{group.name} has not reached it: its offset in queue {number} is {position.offset},"
             f" {count}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.remoting.bodies import BROADCASTING
-from rmqpy.why.answer import Cause, possible, proven, time_text
+from rmqpy.why.answer import Cause, proven, time_text
 from rmqpy.why.questions.message_facts import ConsumerGroupFacts, NoMessageFacts
 from rmqpy.why.questions.no_message_access import access_causes
 
@@ -40,7 +40,6 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
             "consumeEnable=false in config/subscriptionGroup.json",
             next=(f"rmqpy admin updateSubGroup -b BROKER -g {group.name} -s true",),
         )
-    yield from _popped(facts)
     members = group.members
     if members is None or not members.clients:
         yield from access_causes(facts, group)
@@ -49,7 +48,14 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
     if not members.clients:
         yield proven(
             f"no member of {group.name} is online at this broker",
-            next=("start a consumer; its log says whether it finds the name servers",),
+            next=(
+                "start a consumer; its log says whether it finds the name servers",
+                *(
+                    ("clients of a 5.x proxy are not listed at the broker",)
+                    if facts.pop.receipts
+                    else ()
+                ),
+            ),
         )
         return
     if members.message_model == BROADCASTING:
@@ -75,22 +81,6 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
             next=("give all members of the group the same topics and expressions",),
         )
     yield from _not_locked(facts, group)
-
-
-def _popped(facts: NoMessageFacts) -> Iterator[Cause]:
-    """Yield what clients have received by POP and the broker has not examined yet."""
-    for topic, queue in facts.revive:
-        if queue.lag > 0:
-            yield possible(
-                f"clients may have received it by POP: {queue.lag} records of POP in {topic} queue"
-                f" {queue.queue_id} are not examined yet, and messages without an acknowledgement"
-                " return to their group only then",
-                f"{topic} queue {queue.queue_id}: offset {queue.offset or 0} of {queue.end}",
-                next=(
-                    "a running 5.x broker examines them when the invisible time of the messages is"
-                    " over; rmqpy does not read them",
-                ),
-            )
 
 
 def _not_locked(facts: NoMessageFacts, group: ConsumerGroupFacts) -> Iterator[Cause]:

@@ -6,7 +6,7 @@ given up: each copy is a record of its own, in another topic, with the same uniq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -40,10 +40,14 @@ NOT_CONTENT = frozenset((TRANSACTION_OP_HALF_TOPIC, TRACE_TOPIC))
 
 
 def find_message(
-    source: MessageSource, wanted: MessageId, topic: str | None = None, *, scan: bool = True
+    source: MessageSource,
+    wanted: MessageId,
+    within: Sequence[str] = (),
+    *,
+    scan: bool = True,
 ) -> WhereResult:
-    """Return the copies of a message, searched by offset, then in the key index, then, with
-    ``scan``, by reading the log.
+    """Return the copies of a message, searched by offset, then in the key index (of the topics in
+    ``within``, else of all), then, with ``scan``, by reading the log.
     """
     searched: list[str] = []
     incomplete: list[str] = []
@@ -60,7 +64,7 @@ def find_message(
     }
     if wanted.kind is not IdKind.OFFSET:
         unique_ids.add(wanted.text)
-    topics = [topic] if topic is not None else _topics(source)
+    topics = list(within) or _topics(source)
     for key in sorted(unique_ids):
         unique = wanted.kind is not IdKind.KEY
         for message in source.unindexed(key) if scan else ():

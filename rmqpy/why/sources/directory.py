@@ -36,10 +36,14 @@ from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rmqpy.codec.units import INDEX_SLOT, index_key_hash, index_slot_position
 from rmqpy.config.loading import BrokerConfiguration, effective_values
+from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
 from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.unread.pop import PopReceipt, read_rocks_receipts
+from rmqpy.store.unread.rocksdb import POP_FOLDER, is_rocksdb
+from rmqpy.store.unread.rocksdb_reader import can_read_rocksdb
 from rmqpy.why.sources.accounts import accounts_of_files
 from rmqpy.why.sources.interface import (
     AccessAccounts,
@@ -285,6 +289,16 @@ class StoreDirectorySource:
                 texts = java_text(message.body).split(",")
                 found |= {int(text) for text in texts if text.isascii() and text.isdigit()}
         return found
+
+    def pop_records_in_rocksdb(self) -> list[PopReceipt] | None:
+        folder = f"{self.root}/{POP_FOLDER}"
+        if not is_rocksdb(self.files, folder):
+            return []
+        if not can_read_rocksdb():
+            raise StoreError(
+                folder, "a RocksDB", "the library that reads it", "pip install 'rmqpy[rocksdb]'"
+            )
+        return list(read_rocks_receipts(folder))
 
     def members(self, group: str, topic: str) -> ClientGroup | None:
         return None

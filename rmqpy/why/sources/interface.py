@@ -12,6 +12,7 @@ from attrs import define
 
 from rmqpy.acl.rules import Account
 from rmqpy.model.message import StoredMessage
+from rmqpy.store.unread.pop import PopReceipt
 
 __all__ = [
     "AccessAccounts",
@@ -170,6 +171,11 @@ class MessageSource(Protocol):
 
     def resolved_halves(self, queue_id: int) -> set[int] | None:
         """Return the queue offsets of half messages that were committed or rolled back."""
+
+    def pop_records_in_rocksdb(self) -> list[PopReceipt] | None:
+        """Return what clients have received by POP according to ``kvStore``; None if that cannot be
+        read. Raises StoreError.
+        """
 
     def members(self, group: str, topic: str) -> ClientGroup | None:
         """Return the online members of a group; one without clients if nobody is online."""

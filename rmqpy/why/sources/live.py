@@ -25,6 +25,7 @@ from rmqpy.remoting.headers import (
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,
 )
+from rmqpy.store.unread.pop import PopReceipt
 from rmqpy.why.sources.accounts import accounts_of_answer
 from rmqpy.why.sources.clients import members_of
 from rmqpy.why.sources.connection import BrokerConnection
@@ -193,6 +194,9 @@ class BrokerSource(BrokerConnection):
     def resolved_halves(self, queue_id: int) -> set[int] | None:
         bounds = self.bounds(TRANSACTION_OP_HALF_TOPIC, queue_id)
         return set() if bounds == (0, 0) else None
+
+    def pop_records_in_rocksdb(self) -> list[PopReceipt] | None:
+        return None
 
     def members(self, group: str, topic: str) -> ClientGroup | None:
         return members_of(self, group, topic)
