@@ -42,6 +42,16 @@ def control_of(call: CommandContext) -> str | None:
     return CONTROLS[given[0]] if given else None
 
 
+def rate_of(call: CommandContext) -> int | None:
+    """Return the bytes per second that ``--rate`` gives in MiB, 0 for no limit; None without it."""
+    if not call.args.has("rate"):
+        return None
+    rate = call.args.text("rate")
+    if not rate.isdecimal():
+        raise UsageError(f"--rate {rate}: expected MiB per second, or 0 for no limit")
+    return int(rate) << 20
+
+
 @define(slots=True)
 class ChangeProgress:
     """The progress of ``change`` ("switch" or "leave"), by the brokers at ``members``, of which

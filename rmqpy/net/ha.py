@@ -388,9 +388,11 @@ def dial(
     follower: HaClientHandler,
     scheduler: AsyncioScheduler,
     tls: TlsContext | None = None,
-    bytes_per_second: float = 0,
+    bytes_per_second: Callable[[], float] = lambda: 0,
 ) -> HaConnection:
-    """Connect to a master's HA port. ``bytes_per_second`` limits what is read; 0: no limit."""
+    """Connect to a master's HA port. ``bytes_per_second`` returns the limit of what is read, which
+    may change; 0: no limit.
+    """
     return _Connector(address, follower, scheduler, tls, bytes_per_second)
 
 
@@ -401,7 +403,7 @@ class _Connector:
         follower: HaClientHandler,
         scheduler: AsyncioScheduler,
         tls: TlsContext | None,
-        bytes_per_second: float,
+        bytes_per_second: Callable[[], float],
     ) -> None:
         self._scheduler = scheduler
         self._tls = tls
@@ -441,7 +443,7 @@ class _Master(asyncio.Protocol):
     follower: HaClientHandler
     scheduler: AsyncioScheduler
     end: Callable[[FollowerLink | None, str], None]
-    bytes_per_second: float
+    bytes_per_second: Callable[[], float]
     _due_ms: float = field(default=0.0, init=False)
     """When the bytes read so far are due at the rate."""
     _transport: asyncio.Transport | None = field(default=None, init=False)
@@ -459,13 +461,13 @@ class _Master(asyncio.Protocol):
         if self._link is not None and self._reason is None:
             self._link.receive(data, self.scheduler.monotonic_ms())
             self._carry_out()
-            if self.bytes_per_second:
-                self._slow_down(len(data))
+            if rate := self.bytes_per_second():
+                self._slow_down(len(data), rate)
 
-    def _slow_down(self, count: int) -> None:
+    def _slow_down(self, count: int, rate: float) -> None:
         """Stop reading until ``count`` bytes are due."""
         now_ms = self.scheduler.monotonic_ms()
-        self._due_ms = max(self._due_ms, now_ms) + 1000 * count / self.bytes_per_second
+        self._due_ms = max(self._due_ms, now_ms) + 1000 * count / rate
         delay_ms = int(self._due_ms - now_ms)
         transport = self._transport
         if transport is not None and delay_ms and not transport.is_closing():

@@ -249,7 +249,7 @@ def _dialler(plan: RehearsalPlan, facts: RehearsedGroup, scheduler: AsyncioSched
     if facts.settings.get("haTlsEnable") == "true":
         tls = client_tls(plan.client.tls or TlsSide())
     rate = plan.bytes_per_second
-    return partial(dial, scheduler=scheduler, tls=tls, bytes_per_second=rate)
+    return partial(dial, scheduler=scheduler, tls=tls, bytes_per_second=lambda: rate)
 
 
 def _check(workspace: Workspace, name: str, now_ms: Callable[[], int]) -> CheckSummary:

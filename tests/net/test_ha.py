@@ -112,7 +112,7 @@ def test_a_connection_reads_no_faster_than_its_rate(in_loop: InLoop) -> None:
         server, address = await serve(scheduler, log)
         slave = MemorySlave(begin_at=0)
         begin_ms = scheduler.monotonic_ms()
-        connection = dial(address, slave, scheduler, bytes_per_second=rate)
+        connection = dial(address, slave, scheduler, bytes_per_second=lambda: rate)
         await until(lambda: len(slave.data) == len(log.data))
         least_ms = 1000 * (len(log.data) - READ_AT_ONCE) // rate
         assert scheduler.monotonic_ms() - begin_ms >= least_ms - 1

@@ -15,10 +15,11 @@ from typing import Any
 
 from attrs import define, evolve
 
+from rmqpy.broker.assembly.ha_group import CopyRate
 from rmqpy.broker.assembly.leave.member import LeavingMember, LeavingParts
 from rmqpy.broker.assembly.leave.record import checked_configuration, leave_journal
 from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
-from rmqpy.broker.assembly.switch.exchange import log_is_durable, log_is_quiet
+from rmqpy.broker.assembly.switch.exchange import log_is_durable
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.classic_role import ClassicRole
@@ -189,11 +190,11 @@ class SlaveHost(LiveHost):
                 broker=broker,
                 store=store,
                 role=role,
-                is_quiet=partial(log_is_quiet, broker, store),
                 is_durable=partial(log_is_durable, broker, store),
                 scheduler=running.life,
                 network=self.client,
                 journal=self.journal,
+                rate=CopyRate(),
             )
         )
         broker.server.register_handlers(self.leaving.handlers())

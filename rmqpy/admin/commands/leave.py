@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import MemberFence, fence_member
-from rmqpy.admin.live_progress import ChangeProgress, Status, control_of
+from rmqpy.admin.live_progress import ChangeProgress, Status, control_of, rate_of
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.leave_protocol import SLAVE, has_majority
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
@@ -41,11 +41,15 @@ async def leave(call: CommandContext) -> CommandResult:
     name, address = call.args.text("brokerName"), call.args.text("target")
     brokers = await addresses_with(call, name, address)
     progress = ChangeProgress(call, "leave", address, {SLAVE: address}, partial(_ask, call))
+    if (rate := rate_of(call)) is not None:
+        await _ask(call, address, "throttle", rate=rate)
     if (step := control_of(call)) is not None:
         status: Status = await _ask(call, address, step)
         if step == "resume" and status["phase"] == Phase.PREPARING.value:
             status = await progress.follow(status["leave"])
         return _report(name, address, status)
+    if rate is not None and not call.args.has("apply"):
+        return _report(name, address, await _ask(call, address, "status"))
     states = [await fence_member(call, each, None) for each in brokers.values()]
     (target,) = (state for state in states if state.address == address)
     reasons = _reasons(name, states, target, shorter=call.args.has("shorter"))
@@ -219,6 +223,7 @@ COMMANDS = (
                 "p", "postpone", "prepare, and wait for --resume (with or after --apply)", flag=True
             ),
             option("u", "resume", "end a postponement", flag=True),
+            option("r", "rate", "MiB of the log that the slave copies per second before (0: all)"),
             option("x", "abort", "abort a leave that is not decided", flag=True),
             option(
                 "o",

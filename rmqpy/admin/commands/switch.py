@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_of, option
-from rmqpy.admin.live_progress import ChangeProgress, control_of
+from rmqpy.admin.live_progress import ChangeProgress, control_of, rate_of
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
 from rmqpy.config.keys import parse_dledger_peers
@@ -37,8 +37,9 @@ async def switch(call: CommandContext) -> CommandResult:
     master = brokers.get(MASTER_ID)
     if master is None:
         raise RmqError(f"found no master of {name}, expected one; start it")
-    if call.args.has("rate"):
-        await _throttle(call, brokers.values())
+    if (rate := rate_of(call)) is not None:
+        for address in brokers.values():
+            await _ask(call, address, "throttle", rate=rate)
     if (step := control_of(call)) is not None:
         # Only the master of a switch in progress can do more than report it.
         addresses = [master] if step in ("postpone", "resume") else brokers.values()
@@ -50,7 +51,7 @@ async def switch(call: CommandContext) -> CommandResult:
         return _report(name, status)
     peers = call.args.optional("peers")
     if peers is None:
-        if call.args.has("rate"):
+        if rate is not None:
             return _report(name, await _last_switch(call, brokers.values(), "status"))
         raise UsageError(
             "give --peers (dLegerPeers of the group), --status, --postpone, --resume, --abort or"
@@ -79,15 +80,6 @@ async def switch(call: CommandContext) -> CommandResult:
     )
     progress = ChangeProgress(call, "switch", master, plan.brokers, partial(_ask, call))
     return _report(name, await progress.follow(plan.switch))
-
-
-async def _throttle(call: CommandContext, addresses: Iterable[str]) -> None:
-    """Let each broker read at most so many MiB of its log per second before the freeze."""
-    rate = call.args.text("rate")
-    if not rate.isdecimal():
-        raise UsageError(f"--rate {rate}: expected MiB per second, or 0 for no limit")
-    for address in addresses:
-        await _ask(call, address, "throttle", rate=int(rate) << 20)
 
 
 async def _last_switch(

@@ -40,6 +40,13 @@ class HaTransport:
     tls: Tls = Tls()  # noqa: RUF009 - a frozen value
 
 
+@define(slots=True, eq=False)
+class CopyRate:
+    """The number of bytes of its master's log that a slave reads per second; 0 for no limit."""
+
+    bytes_per_second: int = 0
+
+
 @define(slots=True, frozen=True, eq=False, repr=False)
 class HaGroup:
     """The replication port, and the role of the broker."""
@@ -49,6 +56,7 @@ class HaGroup:
     role: ClassicRole
     addresses: GroupAddresses
     replication: ReplicationStatus
+    rate: CopyRate
 
     async def listen(self, host: str) -> None:
         """Open the replication port. Raises ConfigError if that fails."""
@@ -98,9 +106,10 @@ def build_ha_group(
     broker.replication.serve(server)
     if identity.is_slave:
         store.set_role(slave=True)
+    rate = CopyRate()
 
     def make_follower() -> HaFollower:
-        follower = _follower(broker, store, scheduler, transport)
+        follower = _follower(broker, store, scheduler, transport, rate)
         broker.replication.register_report(
             lambda: follower.runtime_info() if identity.is_slave else {}
         )
@@ -122,12 +131,17 @@ def build_ha_group(
     )
     broker.server.register_handlers(ChangeRoleProcessor(role, broker.settings).handlers())
     return HaGroup(
-        server, identity.listen_port + HA_PORT_DISTANCE, role, addresses, broker.replication
+        *(server, identity.listen_port + HA_PORT_DISTANCE, role, addresses, broker.replication),
+        rate=rate,
     )
 
 
 def _follower(
-    broker: Broker, store: MessageStore, scheduler: AsyncioScheduler, transport: HaTransport
+    broker: Broker,
+    store: MessageStore,
+    scheduler: AsyncioScheduler,
+    transport: HaTransport,
+    rate: CopyRate,
 ) -> HaFollower:
     from rmqpy.broker.replication.ha_follower import HaFollower  # A master never needs it.
 
@@ -136,7 +150,10 @@ def _follower(
         store=store,
         scheduler=scheduler,
         network=transport.network,
-        dial=lambda address, handler: dial(address, handler, scheduler, transport.tls.to_master),
+        dial=lambda address, handler: dial(
+            *(address, handler, scheduler, transport.tls.to_master),
+            bytes_per_second=lambda: rate.bytes_per_second,
+        ),
         choice=broker.masters,
         redial=ReconnectBackoff(random.SystemRandom().randrange),
     )

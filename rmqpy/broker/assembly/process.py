@@ -322,11 +322,11 @@ class BrokerRuntime:
                     broker=broker,
                     store=store,
                     role=group.role,
-                    is_quiet=switching.is_quiet,
                     is_durable=partial(log_is_durable, broker, store),
                     scheduler=self._scheduler,
                     network=network,
                     journal=leaves,
+                    rate=group.rate,
                 )
             )
             broker.server.register_handlers(running.leaving.handlers())

@@ -18,7 +18,9 @@ from rmqpy.broker.assembly.leave.record import leave_journal
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.replication.switch_protocol import SwitchRecord, SwitchStage
+from rmqpy.broker.replication.leave_protocol import SLAVE as SLAVE_ID
+from rmqpy.broker.replication.leave_protocol import LeaveCoordinator
+from rmqpy.broker.replication.switch_protocol import SwitchPlan, SwitchRecord, SwitchStage
 from rmqpy.cli import main as rmqpy
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.codes import RequestCode, ResponseCode
@@ -42,6 +44,7 @@ from rmqpy.testing.in_process import registered
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.store_reader import read_store
 
+PLAN = SwitchPlan(switch="", group="", coordinator=SLAVE_ID, peers="", brokers={})
 DEADLINE_S = 120
 PATIENT_MS = 30_000
 """Instead of the deadlines of a leave, which a busy machine may miss."""
@@ -481,3 +484,41 @@ def test_consumers_of_the_former_leader_continue_at_once(tmp_path: Path) -> None
             await client.close()
 
     in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_slave_that_lags_catches_up_before_requests_wait(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is frozen before the slave has what the leader had. What it copies can be limited."""
+
+    async def main(group: FollowedGroup) -> None:
+        parts, address = group.slave._parts, group.leader.address
+        assert parts.group is not None
+        group.load(address)
+        await group.sent(100)
+        assert await group.leave("--rate", "x") == 1
+        assert "--rate x: expected MiB per second" in capsys.readouterr().err
+        parts.group.role.lock("the slave lags")
+        await group.sent(100)
+        leaving = asyncio.create_task(group.leave("--apply", "--rate", "7"))
+        await until(lambda: coordinator_of(group).waits_for == ["slave"])
+        assert parts.group.rate.bytes_per_second == 7 << 20
+        await group.sent(100)
+        assert await group.leave("--rate", "9") == 0
+        assert "the leave is preparing" in capsys.readouterr().out
+        assert parts.group.rate.bytes_per_second == 9 << 20
+        assert not leaving.done()
+        parts.group.role.unlock()
+        assert await leaving == 0
+        assert parts.group.rate.bytes_per_second == 0
+        await group.stop_load()
+        assert group.codes == {0}
+
+    in_group(tmp_path, main)
+
+
+def coordinator_of(group: FollowedGroup) -> LeaveCoordinator:
+    leaving = group.slave._parts.leaving
+    assert isinstance(leaving, leave_slave.LeavingSlave)
+    return leaving._coordinator or LeaveCoordinator(PLAN)

@@ -5,7 +5,7 @@ coordinates (:mod:`.slave`), and of the command:
 step         sent by                          answer
 ===========  ===============================  ==================================================
 check        the command                      ``problems`` that prevent the leave
-prepare      the slave                        when the member can leave
+prepare      the slave                        when the member can leave; the leader: its end
 freeze       the slave                        when it writes no more; the leader: its end, when
                                               everything is committed
 vote         the slave                        when the member has recorded its vote
@@ -142,7 +142,7 @@ class LeavingMember:
             return answer(request, {"outcome": self._outcome(str(body.get("switch"))).value})
         if step == SwitchStep.PREPARE.value:
             self._prepare(*plan_of(body))
-            return RemotingCommand.response_to(request)
+            return answer(request, {"end": self._led_end})
         participant = self._participant
         if participant is None or participant.plan.switch != body.get("switch"):
             raise refused(UNKNOWN_LEAVE)
@@ -213,6 +213,12 @@ class LeavingMember:
         if self._participant is not None:  # the slave was restarted meanwhile
             self._decided(self._participant, Outcome.ABORTED)
         self._participant = Participant(plan, self_id)
+
+    @property
+    def _led_end(self) -> int:
+        """The end of the log that slaves see, if this member leads; otherwise 0."""
+        stream, leads = self._parts.stream, self._parts.driver.carrier.leads
+        return stream.end if stream is not None and leads else 0
 
     def _freeze(self, participant: Participant) -> None:
         """Hold the requests that write, and write nothing, until the decision."""

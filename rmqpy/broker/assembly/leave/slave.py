@@ -7,7 +7,8 @@ step         answer
 ===========  =================================================================================
 check        facts, and ``problems`` that prevent the leave
 start        when the leave has begun
-status       phase, reason, and for how long the members held requests, in ms
+status       phase, reason, for how long the members held requests, in ms, and progress
+throttle     the same; at most ``rate`` bytes of the log are copied per second before the freeze
 cancel       the same; the leave is aborted if it is undecided
 postpone     the same; nothing is frozen until ``resume``
 resume       the same
@@ -25,6 +26,7 @@ from typing import Any, Final
 
 from attrs import define, field
 
+from rmqpy.broker.assembly.ha_group import CopyRate
 from rmqpy.broker.assembly.leave.record import ROLE
 from rmqpy.broker.assembly.leave.relay import handed_clients
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
@@ -35,6 +37,7 @@ from rmqpy.broker.assembly.switch.requests import (
     change_info,
     decode,
     plan_of,
+    rate_of,
     refused,
 )
 from rmqpy.broker.assembly.wiring import Broker
@@ -72,27 +75,28 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import dumps
 from rmqpy.store.message_store import MessageStore
 
-PREPARE_MS: Final = 10_000
-"""The time for the preparation of all members, and of the tables."""
+PREPARE_MS: Final = 120_000
+"""The time for the preparation of all members, of the tables, and of what the slave lacks."""
+AGED_MS: Final = 2000
+"""The time of a preparation after which what the members had at its begin has aged."""
 
 logger = logging.getLogger(__name__)
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
 class TakingParts:
-    """The parts of a slave that take part. ``is_quiet`` returns whether its whole log is on the
-    disk and dispatched, and ``is_durable`` whether that holds before an offset; if not, they start
-    the flush that is waited for.
+    """The parts of a slave that take part. ``is_durable`` returns whether its log before an offset
+    is on the disk and dispatched; if not, it starts the flush that is waited for.
     """
 
     broker: Broker
     store: MessageStore
     role: ClassicRole
-    is_quiet: Callable[[], bool]
     is_durable: Callable[[int], bool]
     scheduler: Scheduler
     network: Network
     journal: SwitchJournal
+    rate: CopyRate
 
 
 @define(slots=True, eq=False, repr=False)
@@ -105,6 +109,8 @@ class LeavingSlave:
     _stopped: bool = field(default=False, init=False)
     _in_doubt: bool = field(default=False, init=False)
     """True if the decision may or may not be on the disk."""
+    _level: int = field(default=0, init=False)
+    """The end of the leader's log at the begin of the preparation."""
     _frozen_ms: int | None = field(default=None, init=False)
     _pause_ms: int | None = field(default=None, init=False)
 
@@ -143,6 +149,8 @@ class LeavingSlave:
             return answer(request, {"problems": self._problems(*plan_of(body)), **facts})
         if step == "start":
             self._start(*plan_of(body), postponed=body.get("postpone") is True)
+        elif step == "throttle":
+            self._parts.rate.bytes_per_second = rate_of(body)
         elif step in CONTROLS:
             if self._coordinator is not None:
                 self._control(self._coordinator, step)
@@ -169,7 +177,8 @@ class LeavingSlave:
     def _status(self) -> dict[str, Any]:
         if self._in_doubt:
             raise refused(self._parts.store.health.failure or "")
-        last = self._coordinator
+        last, end = self._coordinator, self._parts.store.log.max_offset
+        copying = last is not None and last.phase is Phase.PREPARING
         return {
             "leave": None if last is None else last.plan.switch,
             "phase": None if last is None else last.phase.value,
@@ -177,7 +186,9 @@ class LeavingSlave:
             "pause_ms": self._pause_ms,
             "postponed": last is not None and last.postponed,
             "waits_for": [] if last is None else last.waits_for,
-            "end": self._parts.store.log.max_offset,
+            "end": end,
+            "unread_bytes": max(0, self._level - end) if copying else None,
+            "throttle_bytes": self._parts.rate.bytes_per_second,
         }
 
     def _outcome(self, leave: str) -> Outcome:
@@ -244,8 +255,9 @@ class LeavingSlave:
         for action in actions:
             match action:
                 case CopyTables():
-                    end = self._parts.store.log.max_offset
-                    self._copy_tables(partial(self._sync_ahead, coordinator, end))
+                    self._level = 0
+                    begin_ms = self._parts.scheduler.monotonic_ms()
+                    self._copy_tables(partial(self._catch_up_ahead, coordinator, begin_ms))
                 case SendStep(to, step):
                     self._send(coordinator, to, step)
                 case CatchUp(log):
@@ -273,15 +285,22 @@ class LeavingSlave:
 
         sync.fetch_now(fetched)
 
-    def _sync_ahead(self, coordinator: LeaveCoordinator, end: int) -> LeaveActions:
-        """Wait until the log before ``end`` is on the disk."""
+    def _catch_up_ahead(self, coordinator: LeaveCoordinator, begin_ms: int) -> LeaveActions:
+        """Wait until every member has answered, and what the leader had then is here, on the disk:
+        what is left for the freeze is what was written meanwhile.
+        """
+        parts = self._parts
         if coordinator.phase is not Phase.PREPARING or self._stopped:
             return []
-        if self._parts.is_durable(end):
+        is_level = coordinator.waits_for == [SLAVE] and parts.store.log.max_offset >= self._level
+        if is_level and parts.is_durable(self._level):
+            if parts.scheduler.monotonic_ms() - begin_ms > AGED_MS:
+                return coordinator.begin()
+            parts.rate.bytes_per_second = 0
             return coordinator.prepared(SLAVE)
-        self._parts.scheduler.call_later(
+        parts.scheduler.call_later(
             SYNC_POLL_MS,
-            lambda: self._coordinate(coordinator, self._sync_ahead(coordinator, end)),
+            lambda: self._coordinate(coordinator, self._catch_up_ahead(coordinator, begin_ms)),
         )
         return []
 
@@ -295,7 +314,7 @@ class LeavingSlave:
             return coordinator.abort(f"the log ends at {end}, that of the members at {log.end}")
         if not parts.broker.identity.is_slave:
             return coordinator.abort("this broker has become master in the meantime")
-        if end == log.end and parts.is_quiet():
+        if end == log.end and parts.is_durable(end) and parts.store.health.failure is None:
             parts.role.lock(UNDECIDED)
             return coordinator.level()
         parts.scheduler.call_later(
@@ -354,6 +373,8 @@ class LeavingSlave:
                 return coordinator.abort(f"{member}: {error}")
         if step is SwitchStep.COMMIT:
             return coordinator.committed(member)
+        if step is SwitchStep.PREPARE:
+            self._level = max(self._level, end_of(response.body))
         arrived = coordinator.voted if step is SwitchStep.VOTE else coordinator.prepared
         return arrived(member)
 
@@ -380,8 +401,9 @@ class LeavingSlave:
             coordinator.plan.group,
             self._pause_ms,
         )
-        self._save_configuration(coordinator.plan)
+        # The members hold requests until they know.
         self._coordinate(coordinator, coordinator.taken())
+        self._save_configuration(coordinator.plan)
 
     def _end_pause(self) -> None:
         now_ms = self._parts.scheduler.monotonic_ms()
@@ -406,6 +428,14 @@ class LeavingSlave:
                 self._parts.scheduler.call_later(RETRY_MS, partial(self._save_configuration, plan))
 
         broker.settings.file.save(broker.identity, saved)
+
+
+def end_of(body: bytes) -> int:
+    """Return the end of a leader's log in the answer to a preparation; 0 if there is none: another
+    member, or an older version.
+    """
+    end = decode(body).get("end", 0) if body else 0
+    return end if isinstance(end, int) else 0
 
 
 def _log_of(body: Mapping[str, Any]) -> FrozenLog | None:
