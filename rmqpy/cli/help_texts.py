@@ -130,6 +130,19 @@ HELP = {
     "pipeline plan": _help(f"pipeline plan {GROUP} --out plan.json", no=REFUSED),
     "pipeline rebuild": _help(f"pipeline rebuild n0={DIR} --out plan.json", no=REFUSED),
     "pipeline export": _help(f"pipeline export {DIR} --to /data/messages"),
+    "pipeline append": _help(
+        f"pipeline append {DIR} --broker-name broker-a --table delta --to /data/messages",
+        f"pipeline append {DIR} --broker-name broker-a --table parquet --to /data/orders"
+        " --topic orders --body-schema orders.json --mask masking.toml",
+        f"pipeline append {DIR} --broker-name broker-a --table iceberg --catalog prod --to"
+        " mq.messages",
+        no="damage was skipped",
+    ),
+    "pipeline query": _help(
+        "pipeline query",
+        f"pipeline query retention --on {DIR} --set hours=48",
+        "pipeline query dead-letters --on /data/messages --format json",
+    ),
     "pipeline sql": _help(
         f"pipeline sql 'select topic, count(*) from messages group by 1' --on {DIR}"
     ),

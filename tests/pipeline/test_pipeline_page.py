@@ -37,7 +37,7 @@ dLegerSelfId=n1
 
 
 def test_the_guide_has_commands() -> None:
-    assert len(COMMANDS) >= 15 and "pipeline doctor" in COMMANDS
+    assert len(COMMANDS) >= 20 and "pipeline doctor" in COMMANDS
 
 
 @pytest.mark.spark

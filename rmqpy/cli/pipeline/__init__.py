@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, Parser, add_log_options
-from rmqpy.cli.pipeline import audit, export, rebuild, replicas
+from rmqpy.cli.pipeline import append, audit, export, rebuild, replicas
 from rmqpy.cli.pipeline.engine import master_option, spark_of
 from rmqpy.model.errors import ConfigError
 
@@ -30,6 +30,7 @@ def add_commands(commands: Commands) -> None:
     replicas.add_verbs(verbs)
     rebuild.add_verb(verbs)
     export.add_verbs(verbs)
+    append.add_verb(verbs)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from rmqpy.cli.pipeline.engine import (
     store_roots,
     takes_spark,
 )
+from rmqpy.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -50,13 +51,42 @@ def add_verbs(verbs: Commands) -> None:
     sql.add_argument(
         "--on", required=True, metavar="FOLDER", help="output of rmqpy pipeline export"
     )
-    sql.add_argument(
+    _query_options(sql)
+    sql.set_defaults(command=_sql)
+
+    query = verbs.add_parser("query", help="run a ready-made query; without NAME, list them")
+    query.add_argument("name", nargs="?", metavar="NAME")
+    query.add_argument("--on", metavar="FOLDER", help="an export, a Parquet table, or a store")
+    query.add_argument(
+        "--set",
+        dest="parameters",
+        action="append",
+        type=_parameter,
+        default=[],
+        metavar="NAME=N",
+        help="set a parameter of the query; may be repeated",
+    )
+    query.add_argument(
+        "--print", action="store_true", help="print the SQL, for other engines, instead"
+    )
+    _query_options(query)
+    query.set_defaults(command=_ready_query)
+
+
+def _query_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--limit", type=positive, default=1000, metavar="N", help="max rows; default 1000"
     )
-    master_option(sql)
-    add_format_option(sql)
-    add_log_options(sql)
-    sql.set_defaults(command=_sql)
+    master_option(parser)
+    add_format_option(parser)
+    add_log_options(parser)
+
+
+def _parameter(text: str) -> tuple[str, int]:
+    name, separator, value = text.partition("=")
+    if not separator or not value.isdecimal() or not value.isascii():
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected NAME=N with a whole number")
+    return name, int(value)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -93,6 +123,23 @@ def _export(options: argparse.Namespace) -> int:
         )
     print(f"{export.rows} messages in {len(export.files)} files")
     return EXIT_NO if export.skipped else EXIT_DONE
+
+
+def _ready_query(options: argparse.Namespace) -> int:
+    from rmqpy.pipeline.jobs.ready_queries import find_query, ready_queries
+
+    if options.name is None:
+        for query in ready_queries().values():
+            given = "".join(f" --set {name}={value}" for name, value in query.parameters.items())
+            print(f"{query.name}{given}\n    {query.description}")
+        return EXIT_DONE
+    options.statement = find_query(options.name).statement(dict(options.parameters))
+    if options.print:
+        print(options.statement, end="")
+        return EXIT_DONE
+    if options.on is None:
+        raise ConfigError("found no --on, expected the folder to query; name it")
+    return _sql(options)
 
 
 def _sql(options: argparse.Namespace) -> int:

@@ -132,16 +132,16 @@ def _found(check: Callable[[T], str], argument: T) -> str | ConfigError:
         return fault
 
 
-def check_package(name: str) -> str:
+def check_package(name: str, install: str = INSTALL) -> str:
     """Return the version of a package. Raise ConfigError if it is missing or too old."""
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        raise ConfigError(f"{name} is not installed; {INSTALL}") from None
+        raise ConfigError(f"{name} is not installed; {install}") from None
     least = VERSIONS_MIN.get(name, ())
     if tuple(map(int, version.split(".")[: len(least)])) < least:
         needed = ".".join(map(str, least))
-        raise ConfigError(f"{name} {version} is older than {needed}; {INSTALL}")
+        raise ConfigError(f"{name} {version} is older than {needed}; {install}")
     return version
 
 

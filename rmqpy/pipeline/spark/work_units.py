@@ -108,10 +108,13 @@ R = TypeVar("R", bound=WorkUnitResult)
 
 @define(slots=True)
 class Chain(Generic[R]):
-    """Proves that ranges join; ``rerun`` executes a work unit in this process."""
+    """Proves that ranges join; ``rerun`` executes a work unit in this process.
+
+    ``expected`` is the offset of the first frame, unless the first range starts its file.
+    """
 
     rerun: Callable[[WorkUnit], R]
-    _expected: int = field(init=False, default=0)
+    _expected: int = 0
     _closed: bool = field(init=False, default=False)
 
     def take(self, result: R) -> R | None:
