@@ -201,6 +201,7 @@ _VALUES = {
     "queueId": "0",
     "secretKey": "secret-key",
     "srcGroup": "orders-app",
+    "successor": "n1",
     "target": "127.0.0.1:10921",
     "timestamp": "now",
     "topic": "Orders",
