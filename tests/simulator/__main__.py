@@ -6,11 +6,15 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 
 from simulator.invariants import InvariantViolationError
+from simulator.mutation_engine import planted
 from simulator.mutations import MUTATIONS
+from simulator.plan import SimulationPlan
+from simulator.replay import RunRecorder
 from simulator.runner import FAMILIES, Result, cluster_of, find_mutations, run_seeds, silence_logs
 from simulator.seed_log import SeedLog, code_version
 
@@ -22,8 +26,11 @@ FAILURES_SHOWN = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     silence_logs()
+    if options.html is not None and options.replay is None:
+        print("found --html without --replay SEED, expected both", file=sys.stderr)
+        return 2
     if options.replay is not None:
-        return _replay(options.family, options.replay)
+        return _replay(options)
     if options.mutations is not None:
         return _find_mutations(options)
     return _run(options)
@@ -41,7 +48,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="append the result of each seed to FILE; skip the seeds that it has of this commit",
     )
-    parser.add_argument("--replay", type=int, metavar="SEED", help="show one seed in detail")
+    parser.add_argument(
+        "--replay",
+        type=int,
+        metavar="SEED",
+        help="show one seed in detail; with --mutations NAME, with that bug planted",
+    )
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="with --replay: also as a page in FILE"
+    )
     parser.add_argument(
         "--mutations",
         nargs="*",
@@ -110,8 +125,22 @@ class _Totals:
         )
 
 
-def _replay(family: str, seed: int) -> int:
-    cluster = cluster_of(FAMILIES[family](seed), trace=[])
+def _replay(options: argparse.Namespace) -> int:
+    family, seed, bugs = options.family, options.replay, options.mutations or []
+    if len(bugs) > 1 or any(name not in MUTATIONS for name in bugs):
+        print(f"found {' '.join(bugs)}, expected one planted bug", file=sys.stderr)
+        return 2
+    plan = FAMILIES[family](seed)
+    with ExitStack() as stack:
+        for name in bugs:
+            plan = MUTATIONS[name].plan(plan)
+            stack.enter_context(planted(MUTATIONS[name]))
+        return _replay_plan(plan, " with ".join([f"{family}, seed {seed}", *bugs]), options.html)
+
+
+def _replay_plan(plan: SimulationPlan, title: str, page: Path | None) -> int:
+    cluster = cluster_of(plan, trace=[])
+    recorder = RunRecorder(cluster) if page is not None else None
     print(cluster.plan)
     failure: Exception | None = None
     try:
@@ -119,6 +148,9 @@ def _replay(family: str, seed: int) -> int:
     except Exception as error:  # noqa: BLE001 - shown, then raised
         failure = error
     print(*(cluster.trace or ()), sep="\n")
+    if recorder is not None and page is not None:
+        violation = f"{type(failure).__name__}: {failure}" if failure is not None else ""
+        page.write_text(recorder.page(title, violation), encoding="utf-8")
     if failure is None:
         print(outcome)
         return 0

@@ -141,7 +141,7 @@ class WireChannel:
         link, network = self.link, self.network
         network.tap(self.port.machine, self.local_port, link.client.machine.name, piece)
         network.carry(
-            self.port.machine, link.client.machine, lambda: link.on_response(piece, stamp)
+            self.port.machine, link.client.machine, lambda: link.on_response(piece, stamp), piece
         )
 
     @property
@@ -296,6 +296,11 @@ class SimulatedNetwork:
     tap: Callable[[Machine, int, str, bytes], None] = lambda *_piece: None
     """Called with each such piece: sender, port of the sender, name of the receiver, bytes."""
 
+    watch: Callable[[str, str, bytes, Callable[[], None]], Callable[[], None]] | None = None
+    """Called with each piece that is sent: names of sender and receiver, bytes, and what is called
+    when it arrives; returns what is called then instead.
+    """
+
     ports: dict[str, Port] = field(factory=dict)
     """The listening ports by address."""
 
@@ -389,7 +394,7 @@ class SimulatedNetwork:
         if port is None:  # no listener: a refused connection, or silence
             self.timeline.at(self._delay_ms(), link.on_closed)
             return
-        self.carry(sender, port.machine, lambda: self._arrive(link, frame))
+        self.carry(sender, port.machine, lambda: self._arrive(link, frame), frame)
 
     def _arrive(self, link: NetworkLink, frame: bytes) -> None:
         port = self.ports.get(link.address)
@@ -406,10 +411,14 @@ class SimulatedNetwork:
         opened = channel
         self.run_on(port.life, lambda: port.received(opened, frame))
 
-    def carry(self, sender: Machine, to: Machine, arrive: Callable[[], None]) -> None:
+    def carry(
+        self, sender: Machine, to: Machine, arrive: Callable[[], None], piece: bytes = b""
+    ) -> None:
         """Call ``arrive`` at the other end: late, twice, or never, depending on the faults."""
         rng, faults, way = self.rng, self.faults, (sender.name, to.name)
         self.carried += 1
+        if self.watch is not None and piece:
+            arrive = self.watch(sender.name, to.name, piece, arrive)
         if way in self.losing:
             self.losing.discard(way)
             self.lost += 1
