@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_settings
@@ -42,6 +43,11 @@ def add_commands(commands: Commands) -> None:
         action="store_true",
         help="also change the cluster, after a login with one of its accounts",
     )
+    console.add_argument(
+        "--group",
+        metavar="DIR",
+        help="also show the migration of the group whose group.toml is in DIR",
+    )
     add_log_options(console, level="INFO")
     console.set_defaults(command=_console, serves=True)
 
@@ -70,6 +76,20 @@ def _console(options: argparse.Namespace) -> int:
         cluster=client_settings(options, options.name_servers, FIRST_HEARTBEAT_MS),
         listening=listening,
         allow_writes=options.allow_writes,
+        group=_group_folder(options.group),
     )
     serve_console(console, lambda url: print(f"console at {url}", file=sys.stderr, flush=True))
     return EXIT_DONE
+
+
+def _group_folder(given: str | None) -> Path | None:
+    """Return the folder of a group.toml. Raise RmqError if it has none."""
+    if given is None:
+        return None
+    folder = Path(given).absolute()
+    if not (folder / "group.toml").is_file():
+        raise RmqError(
+            f"found no group.toml in {folder}, expected the directory of a group; write the file"
+            " there with rmqpy upgrade init"
+        )
+    return folder

@@ -123,7 +123,9 @@ class CountedBrokers:
 
 
 @asynccontextmanager
-async def writable(root: Path, *, checks: bool) -> AsyncIterator[tuple[TestClient[Any, Any], str]]:
+async def writable(
+    root: Path, *, checks: bool, group: Path | None = None
+) -> AsyncIterator[tuple[TestClient[Any, Any], str]]:
     """Run a broker, with access control if it ``checks``, and a console that may write;
     yield a client of it and the address of the name server.
     """
@@ -142,7 +144,11 @@ async def writable(root: Path, *, checks: bool) -> AsyncIterator[tuple[TestClien
                 admin = Admin(instance, (servers.name_server,))
                 collector = collecting.Collector(admin, HastyClock())
                 await collector.poll()
-                given = {"allow_writes": True, "cluster": servers.name_server}
+                given: dict[str, Any] = {
+                    "allow_writes": True,
+                    "cluster": servers.name_server,
+                    "group": group,
+                }
                 async with browsing(collector, consumer, **given) as client:
                     yield client, servers.name_server
         finally:
@@ -167,9 +173,10 @@ async def browsing(
     """Serve the console of a collector, which is not polled, and yield a client."""
     allow_writes = bool(given.pop("allow_writes", False))
     cluster = ClientSettings(name_servers=given.pop("cluster", "127.0.0.1:1"))
+    group = given.pop("group", None)
     listening = guard.Listening(**given)
     options = console.ConsoleOptions(
-        cluster=cluster, listening=listening, allow_writes=allow_writes
+        cluster=cluster, listening=listening, allow_writes=allow_writes, group=group
     )
     app = console.application(collector, consumer, options, collector.clock)
     async with test_utils.TestClient(test_utils.TestServer(app)) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, Protocol
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.collecting.election_reader import ElectionReader
 from rmqpy.console.collecting.group_reader import GroupReader
+from rmqpy.console.collecting.migration_runner import MigrationRunner
 from rmqpy.console.collecting.topic_reader import TopicReader
 from rmqpy.console.web.changes import Changes
 from rmqpy.console.web.entrance import EntrancePages
@@ -24,6 +26,7 @@ from rmqpy.console.web.group_pages import GroupPages
 from rmqpy.console.web.guard import Guard, Listening
 from rmqpy.console.web.login_pages import LoginPages
 from rmqpy.console.web.map_pages import MapPages
+from rmqpy.console.web.migration_pages import MigrationChangePages, MigrationPages
 from rmqpy.console.web.overview_pages import OverviewPages
 from rmqpy.console.web.rendering import ASSETS, Renderer
 from rmqpy.console.web.replication_pages import ReplicationPages
@@ -55,6 +58,8 @@ class ConsoleOptions:
     cluster: ClientSettings
     listening: Listening
     allow_writes: bool = False
+    group: Path | None = None
+    """The folder of the ``group.toml`` of a migration that is shown."""
 
 
 def application(
@@ -65,8 +70,12 @@ def application(
     sessions = SessionTable(clock)
     guard = Guard(listening, sessions)
     render = Renderer(
-        sessions, writes=options.allow_writes, secure=listening.certificate is not None
+        sessions,
+        writes=options.allow_writes,
+        secure=listening.certificate is not None,
+        has_migration=options.group is not None,
     )
+    runner = MigrationRunner(options.group, clock) if options.group is not None else None
     streams = EventStream(collector)
     topics, groups = TopicReader(collector, consumer), GroupReader(collector)
     screens: list[Screen] = [
@@ -78,6 +87,8 @@ def application(
         GroupPages(groups, topics, render),
         ReplicationPages(collector, ElectionReader(collector), render),
     ]
+    if runner is not None:
+        screens.append(MigrationPages(runner, clock, render))
     if options.allow_writes:
         changes = Changes(options.cluster, render)
         screens += [
@@ -85,6 +96,8 @@ def application(
             SendPages(changes),
             GroupChangePages(groups, changes),
         ]
+        if runner is not None:
+            screens.append(MigrationChangePages(runner, changes))
     app = web.Application(middlewares=[guard.middleware()], client_max_size=BODY_BYTES_MAX)
     app.router.add_static("/static/", ASSETS)
     for screen in screens:

@@ -26,11 +26,14 @@ class Renderer:
     ``writes`` is whether writes are allowed, and ``secure`` whether browsers connect over TLS.
     """
 
-    def __init__(self, sessions: SessionTable, *, writes: bool, secure: bool) -> None:
+    def __init__(
+        self, sessions: SessionTable, *, writes: bool, secure: bool, has_migration: bool = False
+    ) -> None:
         self._templates = environment()
         self._sessions = sessions
         self.writes = writes
         self._secure = secure
+        self._has_migration = has_migration
 
     def page(
         self,
@@ -47,7 +50,11 @@ class Renderer:
         if has_form:
             self._sessions.keep(session)
         text = self._templates.get_template(template).render(
-            session=session, writes=self.writes, path=request.path, **values
+            session=session,
+            writes=self.writes,
+            has_migration=self._has_migration,
+            path=request.path,
+            **values,
         )
         response = web.Response(text=text, content_type="text/html", status=status)
         if has_form:
