@@ -89,8 +89,12 @@ def _controllers(text: str) -> tuple[str, ...]:
 
 
 def _acknowledges_twice(context: PlanContext) -> bool:
-    roles = {survey.setting("brokerRole") for survey in context.group.surveys}
-    return BrokerRole.SYNC_MASTER.value in roles
+    """Return whether the group had a SYNC_MASTER; its host may have been switched before."""
+    return any(
+        survey.setting("brokerRole") == BrokerRole.SYNC_MASTER.value
+        or survey.setting("allAckInSyncStateSet") == "true"
+        for survey in context.group.surveys
+    )
 
 
 def _wrong(context: PlanContext, keys: dict[str, str]) -> Iterator[str]:

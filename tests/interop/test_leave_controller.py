@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from harness.controller import (
 from harness.interop import InteropServers
 
 from rmqpy.testing.java import JavaHome, JavaSite
+from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.interop
 
@@ -55,6 +59,70 @@ def test_brokers_without_a_controller_have_every_message(
         group.start(member)
     assert group.send(3000) == SENT
     group.await_level()  # The slave learns the master's address from a later registration.
+    found = group.offsets()
+    for member in ROLES:
+        group.brokers[member].stop()
+    assert group.logs("master") == group.logs("slave")
+    upgrade("verify", *group.stores, "--before", before)
+    assert len(found) == len({*found}) > 3 * SENT, "every round, and what was there before"
+
+
+@contextmanager
+def served(group: ControllerGroup, folder: Path) -> Iterator[list[str]]:
+    """Serve the directory of each member, as its host would; yield the arguments of ``init``."""
+    (folder / "token").write_text("a-token-of-enough-characters\n")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        + ["-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=hosts"]
+        + ["-addext", "subjectAltName=IP:127.0.0.1"],
+        capture_output=True,
+        cwd=folder,
+        check=True,
+    )
+    words = ["--token-file", "token", "--authority", "cert.pem"]
+    processes = []
+    try:
+        for member in group.brokers:
+            serve = [sys.executable, "-m", "rmqpy.cli", "upgrade", "serve", "--drive"]
+            serve += [str(group.store(member)), "-c", str(group.conf(member))]
+            serve += ["--token-file", "token", "--certificate", "cert.pem", "--key", "key.pem"]
+            process = subprocess.Popen(
+                serve, stdout=subprocess.PIPE, text=True, cwd=folder, env=python_environment()
+            )
+            processes.append(process)
+            assert process.stdout is not None
+            ready, _, address = process.stdout.readline().strip().partition(": ")
+            assert ready == "ready"
+            words.append(address)
+        yield words
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def test_a_group_on_two_hosts_is_handed_over_and_taken_back(
+    group: ControllerGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands change both hosts over the network; brokers of 5.3.3 run in between."""
+    folder = tmp_path / "driving"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with served(group, folder) as hosts:
+        upgrade("init", *hosts)
+        upgrade("run", "--until", "aligned", "--yes")
+        upgrade("switch", "--to", "controller", "--controllers", group.addresses)
+        assert not any("brokerRole" in group.conf(member).read_text() for member in ROLES)
+        take_over(group, "master")
+        before = manifest(group.store("slave"), folder / "before.json")
+        roles = "--role", "n0=SYNC_MASTER", "--role", "n1=SLAVE"
+        upgrade("leave", *roles, "--reader", "5", "--apply")
+        upgrade("verify", "--before", before)
+    for member in ROLES:
+        assert f"brokerRole={ROLES[member]}" in group.conf(member).read_text()
+        group.start(member)
+    assert group.send(3000) == SENT
+    group.await_level()
     found = group.offsets()
     for member in ROLES:
         group.brokers[member].stop()

@@ -127,11 +127,16 @@ def test_every_host_prepares_its_own_directory(lagging: Path, run: RunUpgrade, s
 def test_a_switch_to_a_controller_that_misses_a_host_is_continued(
     classic: Path, run: RunUpgrade, ssh: Path
 ) -> None:
+    """The first host is that of a SYNC_MASTER: then its broker.conf does not say so any more."""
+    conf = classic / "n0.conf"
+    conf.write_text(f"{conf.read_text()}brokerRole=SYNC_MASTER\n")
     init(classic, run)
     before = trees(classic)
     switch = "switch --to controller --controllers '127.0.0.1:1;127.0.0.1:2'"
     code, out, err = run(switch)
     assert code == 0 and state_of(run) == "handed-over", (out, err)
+    for name in NAMES:
+        assert "allAckInSyncStateSet=true" in (classic / f"{name}.conf").read_text()
     code, _, err = run("finalize")
     assert code == 2 and "finalize removes rollback" in err
     assert run(f"rollback {classic}/n2")[0] == 0
