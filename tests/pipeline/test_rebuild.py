@@ -103,6 +103,18 @@ def test_a_rebuild_is_what_java_wrote(
     assert sorted(os.listdir(tmp_path / "made")) == ["consumequeue", "index"]
 
 
+def test_a_topic_of_several_tasks_has_all_queues(
+    store_of: Callable[[str], Path],
+    rebuilt: Callable[..., Rebuild],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rmqpy.pipeline.jobs.rebuild.BATCH_QUEUES", 3)
+    store = store_of(STORES[0])
+    assert rebuilt(store).queues > 20
+    assert derived(tmp_path / "made") == derived(store)
+
+
 def test_both_waves_report_their_progress(store_of: Callable[[str], Path], tmp_path: Path) -> None:
     store, packing, writing = store_of(STORES[0]), RecordedProgress(), RecordedProgress()
     plan = plan_of(store, str(store), tmp_path / "made", 8192)

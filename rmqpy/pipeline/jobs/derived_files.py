@@ -8,7 +8,10 @@ So a worker that dies, or a second attempt, leaves only files that are never use
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 from uuid import uuid4
 
@@ -16,18 +19,20 @@ from attrs import define, field
 
 from rmqpy.audit.scan.directory import LogSegments
 from rmqpy.audit.scan.queue_units import map_file
-from rmqpy.codec.backend import scan_records
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE, QUEUE_UNIT_SIZE
+from rmqpy.codec import layout
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_file_size
 from rmqpy.store.files.disk import FILE_MODE, OsFileSystem, sync_file_system
-from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.index.index_file import IndexFile
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
 __all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexFileUnit", "QueueBatch", "QueueFileUnit"]
 
 CHUNK_UNITS: Final = 1 << 16
+NS_PER_MS: Final = 1_000_000
+INT: Final = struct.Struct(">i")
+LONG: Final = struct.Struct(">q")
 
 
 @define(slots=True, frozen=True)
@@ -66,9 +71,14 @@ class QueueFileUnit:
 
 @define(slots=True, frozen=True)
 class QueueBatch:
-    """The queues of one work unit."""
+    """The queues of one work unit, sorted by topic."""
 
     queues: tuple[QueueFileUnit, ...]
+
+    def by_topic(self) -> Iterator[tuple[str, list[QueueFileUnit]]]:
+        """Yield (topic, its queues in this batch)."""
+        for topic, queues in groupby(self.queues, attrgetter("topic")):
+            yield topic, list(queues)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -84,7 +94,8 @@ class IndexFileUnit:
 
 @define(slots=True, frozen=True, kw_only=True)
 class BuiltFile:
-    """The built folder (of queues, named by their numbers) or file (of the index) ``path``.
+    """The built folder ``path`` (with a folder for each topic of a batch, named by its number) or
+    file of the index.
 
     ``begin_ms`` is the store time of an index file's first entry.
     """
@@ -102,7 +113,7 @@ class FileTask:
     folder: str
     logs: tuple[LogSegments, ...]
     _views: dict[str, memoryview] = field(factory=dict, init=False, eq=False)
-    """The log files from which store times were read, mapped once on each worker."""
+    """The files that were read, each mapped once on each worker."""
 
     def __getstate__(self) -> dict[str, object]:
         return {"folder": self.folder, "logs": self.logs, "_views": {}}
@@ -116,17 +127,20 @@ class FileTask:
         if isinstance(unit, IndexFileUnit):
             return _build_index(unit, path)
         os.mkdir(path)
-        for number, queue in enumerate(unit.queues):
+        for number, (_, queues) in enumerate(unit.by_topic()):
             os.mkdir(f"{path}/{number}")
-            build = self._write_files if queue.is_plain else self._build_queue
-            build(queue, f"{path}/{number}")
+            for queue in queues:
+                folder = f"{path}/{number}/{queue.queue_id}"
+                os.mkdir(folder)
+                build = self._write_files if queue.is_plain else self._build_queue
+                build(queue, folder)
         sync_file_system(path)
         return BuiltFile(unit=unit, path=path, items=sum(queue.units for queue in unit.queues))
 
     def _write_files(self, unit: QueueFileUnit, path: str) -> None:
         """Write the files of a plain queue: their units, then zeros."""
         size, first, waiting = unit.file_size, 0, bytearray()
-        for _, units in _unit_chunks(unit):
+        for _, units in self._unit_chunks(unit):
             waiting += units
             while len(waiting) >= size:
                 self._write_file(f"{path}/{first:020d}", waiting[:size], size)
@@ -136,20 +150,38 @@ class FileTask:
             self._write_file(f"{path}/{first:020d}", waiting, size)
 
     def _write_file(self, path: str, units: bytearray, size: int) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(units)
-            file.truncate(size)
         stored_ms = self._stored_ms(QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)[0])
-        if stored_ms is not None:
-            OsFileSystem().set_mtime_ms(path, stored_ms)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+        try:
+            written = os.write(descriptor, units)
+            while written < len(units):  # The disk is full, and says so now, or it was a signal.
+                written += os.write(descriptor, memoryview(units)[written:])
+            os.ftruncate(descriptor, size)
+            if stored_ms is not None:
+                os.utime(descriptor, ns=(stored_ms * NS_PER_MS, stored_ms * NS_PER_MS))
+        finally:
+            os.close(descriptor)
+
+    def _view(self, path: str, *, scattered: bool) -> memoryview:
+        if path not in self._views:
+            self._views[path] = map_file(OsFileSystem(), path, scattered=scattered)
+        return self._views[path]
+
+    def _unit_chunks(self, unit: QueueFileUnit) -> Iterator[tuple[int, memoryview]]:
+        """Yield (queue offset of the first unit, units) of a queue, in the order of the log."""
+        for span in unit.spans:
+            view = self._view(span.path, scattered=False)
+            for done in range(0, span.count, CHUNK_UNITS):
+                count = min(CHUNK_UNITS, span.count - done)
+                position = span.position + done * QUEUE_UNIT_SIZE
+                yield span.first + done, view[position : position + count * QUEUE_UNIT_SIZE]
 
     def _build_queue(self, unit: QueueFileUnit, path: str) -> None:
         """Write the files of a queue with gaps, as the broker fills them."""
         files = OsFileSystem()
         queue = ConsumeQueue(files, path, unit.file_size)
         try:
-            for first, units in _unit_chunks(unit):
+            for first, units in self._unit_chunks(unit):
                 queue.put_run(first, units)
             ends = [(file.path, _last_unit(file.view)) for file in queue.segments]
         finally:
@@ -168,26 +200,16 @@ class FileTask:
             file = log.file_at(offset)
             if file is None:
                 continue
-            entries = log.framing is Framing.DLEDGER
-            frame = offset - file.first_offset - (ENTRY_HEADER_SIZE if entries else 0)
-            if file.path not in self._views:
-                self._views[file.path] = map_file(OsFileSystem(), file.path, scattered=True)
-            view = self._views[file.path][frame:]
-            scan = scan_records(
-                view, file.first_offset + frame, dledger=entries, check_crc=False, max_records=1
-            )
-            if len(scan):
-                return scan.store_timestamp_ms[0]
+            view, position = self._view(file.path, scattered=True), offset - file.first_offset
+            if position + layout.RECORD_SIZE_MIN > len(view):
+                return None
+            (stored_at,) = LONG.unpack_from(view, position + layout.PHYSICAL_OFFSET_POSITION)
+            if stored_at != offset:
+                return None
+            (flags,) = INT.unpack_from(view, position + layout.SYS_FLAG_POSITION)
+            place = position + layout.STORE_TIMESTAMP_POSITIONS[flags & layout.HOSTS_V6]
+            return int(LONG.unpack_from(view, place)[0])
         return None
-
-
-def _unit_chunks(unit: QueueFileUnit) -> Iterator[tuple[int, bytes]]:
-    """Yield (queue offset of the first unit, units) of a queue, in the order of the log."""
-    for span in unit.spans:
-        for done in range(0, span.count, CHUNK_UNITS):
-            count = min(CHUNK_UNITS, span.count - done)
-            position = span.position + done * QUEUE_UNIT_SIZE
-            yield span.first + done, _read(span.path, position, count * QUEUE_UNIT_SIZE)
 
 
 def _read(path: str, position: int, size: int) -> bytes:

@@ -49,7 +49,7 @@ __all__ = ["INDEX", "QUEUES", "QueueBreak", "Rebuild", "RebuildPlan"]
 TEMPORARY: Final = "_temporary"
 QUEUES: Final = "consumequeue"
 INDEX: Final = "index"
-BATCH_QUEUES: Final = 1024
+BATCH_QUEUES: Final = 8192
 BATCH_UNITS: Final = 1 << 22
 """The limits of the queues that one task writes."""
 
@@ -116,6 +116,7 @@ class Rebuild:
     skipped: list[SkippedRange] = field(factory=list)
     _spans: dict[tuple[bytes, int], list[ByteRange]] = field(factory=dict)
     _key_spans: list[ByteRange] = field(factory=list)
+    _built: set[tuple[str, int]] = field(factory=set)
 
     @property
     def is_whole(self) -> bool:
@@ -187,15 +188,17 @@ class Rebuild:
             plan.writing.advance(_unit_bytes(unit))
 
     def _place_queues(self, built: BuiltFile, batch: QueueBatch) -> None:
-        topic = ""
-        for number, unit in enumerate(batch.queues):
-            folder = f"{self.plan.target}/{QUEUES}/{unit.topic}"
-            if unit.topic != topic:  # The queues are sorted by topic.
-                os.makedirs(folder, exist_ok=True)
-                topic = unit.topic
-            os.rename(f"{built.path}/{number}", f"{folder}/{unit.queue_id}")
-            self.queues += 1
-            self.units += unit.units
+        """Move the queues of a batch to their places, those of a new topic at once."""
+        for number, (topic, queues) in enumerate(batch.by_topic()):
+            source, folder = f"{built.path}/{number}", f"{self.plan.target}/{QUEUES}/{topic}"
+            if not os.path.exists(folder):
+                os.rename(source, folder)
+            else:  # An earlier batch has its first queues.
+                for queue in queues:
+                    os.rename(f"{source}/{queue.queue_id}", f"{folder}/{queue.queue_id}")
+            self._built.update((topic, queue.queue_id) for queue in queues)
+        self.queues += len(batch.queues)
+        self.units += built.items
 
     def _queue_units(self, directory: StoreDirectory) -> Iterator[QueueFileUnit]:
         existing = existing_topics(
@@ -233,14 +236,14 @@ class Rebuild:
         files = OsFileSystem()
         begin = min((log.first_offset for log in directory.logs), default=0)
         for queue in directory.queues:
-            folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
-            if folder.exists():
+            if (queue.topic, queue.queue_id) in self._built:
                 continue
             units = map_units(files, queue.segments)
             if units is None:
                 continue
             if read_ends(queue, units, 0).end_physical > begin:
                 continue
+            folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
             shutil.copytree(queue.segments.files[0].path.rpartition("/")[0], folder)
             self.copied += 1
 
