@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return a session on two cores; tests that need it are skipped if it cannot start."""
     import os
 
     for name, found in check_needs(os.environ):
         if isinstance(found, ConfigError):
             pytest.skip(f"{name}: {found}")
-    with spark_session(SessionPlan(master="local[2,4]", light=True)) as session:
-        from rmqpy.pipeline.datasource.source import register
-
-        register(session)
-        yield session
+    # Spark finds the source by the module pyspark_rocketmq, as where the package is installed.
+    pythonpath = os.environ.get("PYTHONPATH")
+    with pytest.MonkeyPatch.context() as patch:
+        top = str(Path(__file__).parents[2])
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (top, pythonpath))))
+        warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+        plan = SessionPlan(master="local[2,4]", light=True, settings=warehouse)
+        with spark_session(plan) as session:
+            yield session
 
 
 @pytest.fixture

@@ -41,6 +41,8 @@ logger: Final = logging.getLogger(__name__)
 CONCURRENT_REQUESTS: Final = 32
 """The number of concurrent requests to brokers."""
 PAUSE_SECONDS: Final = 0.2
+JOINED_BYTES: Final = 1 << 20
+"""The size in bytes from which the records of pulls make a batch."""
 LIST_SECONDS: Final = 1.0
 """The time for which a stream reuses a list of all topics. Without it, an idle stream would request
 the list a hundred times a second.
@@ -61,8 +63,8 @@ TEMPORARY_CODES: Final = frozenset(
 class BrokerAccess:
     """The settings for reads.
 
-    ``patience_ms`` is the time for which a broker may be down; ``fails`` makes lost messages an
-    error.
+    ``patience_ms`` is the time for which a broker may be down, ``start_ms`` the time in which a
+    topic must be found at first. ``fails`` makes lost messages an error.
     """
 
     cluster: ClusterAccess
@@ -70,6 +72,7 @@ class BrokerAccess:
     expression: str
     pull_count: int
     patience_ms: int
+    start_ms: int
     fails: bool
 
 
@@ -203,6 +206,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
         self._lagging_since: dict[MessageQueue, float] = {}
         self._listed: list[str] = []
         self._listed_at = 0.0
+        self._reached: set[str] = set()
 
     # -- positions
 
@@ -215,21 +219,34 @@ class LiveQueueReader(Blocking[_RawConsumer]):
                 tuple(topics.of(self._all_topics(age_seconds))),
                 self._member.queues_if_any,
             )
-        return [queue for topic in names for queue in self._retry(topic, partial(request, topic))]
+        return [queue for topic in names for queue in self._found(topic, partial(request, topic))]
+
+    def _found(self, topic: str, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the answer of the name server; before the first one about a topic, wait for it
+        only a short time, because the topic or the address is probably wrong.
+        """
+        access = self._access
+        known = topic in self._reached
+        patience_ms = access.patience_ms if known else min(access.start_ms, access.patience_ms)
+        answer = self._retry(topic, request, patience_ms)
+        self._reached.add(topic)
+        return answer
 
     def _all_topics(self, age_seconds: float) -> list[str]:
         if time.monotonic() - self._listed_at >= age_seconds:
-            self._listed = self._retry("", self._member.topics)
+            self._listed = self._found("", self._member.topics)
             self._listed_at = time.monotonic()
         return self._listed
 
     def resolve(self, queues: Sequence[MessageQueue], boundary: Boundary) -> Position:
         """Return the boundary as offsets."""
         member = self._member
+        boundary.check(queues)
 
         async def offset_of(queue: MessageQueue) -> int:
-            if boundary.time_ms is not None:
-                return await member.first_at(queue, boundary.time_ms)
+            time_ms = boundary.time_of(queue)
+            if time_ms is not None:
+                return await member.first_at(queue, time_ms)
             at = boundary.of(queue)
             if at == EARLIEST:
                 return await member.min_offset(queue)
@@ -299,8 +316,19 @@ class LiveQueueReader(Blocking[_RawConsumer]):
     def rows(self, part: QueueRange) -> Iterator[ScanRows]:
         """Yield the messages of ``part``.
 
+        The answers to several pulls are joined, because a batch costs as much as many messages.
         Raise NetworkError if the broker does not have all of them in time.
         """
+        joined = bytearray()
+        for records in self._pulled(part):
+            joined += records
+            if len(joined) >= JOINED_BYTES:
+                yield from self._selected(part, bytes(joined))
+                joined.clear()
+        if joined:
+            yield from self._selected(part, bytes(joined))
+
+    def _pulled(self, part: QueueRange) -> Iterator[bytes]:
         offset, backoff = part.begin, _Backoff(self._access.patience_ms)
         while offset < part.end:
             order = PullOrder(
@@ -319,7 +347,7 @@ class LiveQueueReader(Blocking[_RawConsumer]):
                 continue
             backoff = _Backoff(self._access.patience_ms)
             if pulled.code == ResponseCode.SUCCESS:
-                yield from self._selected(part, pulled.records)
+                yield pulled.records
             offset = after
 
     def _after(self, part: QueueRange, offset: int, pulled: PulledRecords) -> int:
@@ -370,8 +398,13 @@ class LiveQueueReader(Blocking[_RawConsumer]):
             found[queue] = answer
         return found
 
-    def _retry(self, topic: str, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        backoff = _Backoff(self._access.patience_ms)
+    def _retry(
+        self,
+        topic: str,
+        request: Callable[[], Coroutine[Any, Any, T]],
+        patience_ms: int | None = None,
+    ) -> T:
+        backoff = _Backoff(self._access.patience_ms if patience_ms is None else patience_ms)
         while True:
             try:
                 return self._wait(request())

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from rmqpy import __version__
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
@@ -40,8 +40,8 @@ from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
 from rmqpy.pipeline.datasource.options import Options
 from rmqpy.pipeline.datasource.schema import (
-    TYPES,
     checked_columns,
+    default_schema,
     project_columns,
     properties_type,
 )
@@ -71,6 +71,7 @@ STORE_OPTIONS: Final = frozenset(
         "startingTimestamp",
         "endingTimestamp",
         "propertiesFormat",
+        "columns",
     ]
 )
 
@@ -88,9 +89,7 @@ class RocketMqSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        columns = COLUMNS if _is_store(self.options) else LIVE_COLUMNS
-        kinds = {**TYPES, "properties": properties_type(self.options)}
-        return StructType([StructField(name, kinds[name]) for name in columns])
+        return default_schema(self.options, COLUMNS if _is_store(self.options) else LIVE_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         properties_type(self.options)

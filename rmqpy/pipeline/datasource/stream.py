@@ -7,6 +7,8 @@ batch once handles each message once. Failures and their handling:
 ==================================  ==============================================================
 no answer, no leader, a temporary   repeated until ``brokerTimeoutMs`` has passed, with a new
 refusal                             route
+no route when a query starts        repeated until ``startTimeoutMs`` has passed: the topic or the
+                                    name server is probably wrong
 a broker that lags                  the same: another member of the group has the messages
 offsets below the queue's first     lost: the query fails, or (failOnDataLoss=false) continues at
                                     the first
@@ -47,6 +49,7 @@ from rmqpy.pipeline.datasource.live_reader import (
     reader_for,
 )
 from rmqpy.pipeline.datasource.options import Options
+from rmqpy.pipeline.datasource.queue_parts import PartSizes, queue_parts
 from rmqpy.pipeline.datasource.schema import checked_columns, project_columns
 from rmqpy.pipeline.datasource.stream_offsets import (
     EARLIEST,
@@ -56,6 +59,7 @@ from rmqpy.pipeline.datasource.stream_offsets import (
     limited,
     position_of,
     read_boundary,
+    read_times,
     tree_of,
 )
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
@@ -67,6 +71,8 @@ __all__ = ["LiveReader", "LiveStreamReader"]
 
 GROUP: Final = "rmqpy-spark"
 BROKER_TIMEOUT_MS: Final = 60_000
+START_TIMEOUT_MS: Final = 3_000
+TRIGGER_DELAY: Final = "15m"
 PULL_COUNT: Final = 32
 PULL_COUNT_MAX: Final = 1024
 
@@ -75,18 +81,26 @@ SHARED_OPTIONS: Final = ACCESS_OPTIONS.union(
         "topic",
         "topicPattern",
         "propertiesFormat",
+        "columns",
         "startingOffsets",
         "startingTimestamp",
+        "startingOffsetsByTimestamp",
         "failOnDataLoss",
         "subExpression",
         "group",
         "pullBatchSize",
         "brokerTimeoutMs",
+        "startTimeoutMs",
         "maxRecordsPerPartition",
+        "minPartitions",
     ]
 )
-BATCH_OPTIONS: Final = SHARED_OPTIONS | {"endingOffsets"}
-STREAM_OPTIONS: Final = SHARED_OPTIONS | {"maxOffsetsPerTrigger", "commitGroup"}
+BATCH_OPTIONS: Final = SHARED_OPTIONS.union(
+    ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"]
+)
+STREAM_OPTIONS: Final = SHARED_OPTIONS.union(
+    ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "commitGroup"]
+)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -96,11 +110,10 @@ class LiveSettings:
     access: BrokerAccess
     topics: TopicChoice
     start: Boundary
-    part_max: int | None
+    sizes: PartSizes
 
     @classmethod
     def of(cls, given: Options, start: str) -> LiveSettings:
-        part_max = given.count("maxRecordsPerPartition", 0, least=0)
         return cls(
             access=BrokerAccess(
                 cluster=ClusterAccess.of(given),
@@ -108,11 +121,15 @@ class LiveSettings:
                 expression=given.text("subExpression", "*"),
                 pull_count=min(given.count("pullBatchSize", PULL_COUNT), PULL_COUNT_MAX),
                 patience_ms=given.count("brokerTimeoutMs", BROKER_TIMEOUT_MS),
+                start_ms=given.count("startTimeoutMs", START_TIMEOUT_MS),
                 fails=given.flag("failOnDataLoss", True),
             ),
             topics=_topics(given),
-            start=_start(given, start),
-            part_max=part_max or None,
+            start=_boundary(given, "starting", start, EARLIEST),
+            sizes=PartSizes(
+                count_max=given.count("maxRecordsPerPartition", 0, least=0) or None,
+                parts_min=given.count("minPartitions", 0, least=0) or None,
+            ),
         )
 
 
@@ -130,20 +147,29 @@ def _topics(given: Options) -> TopicChoice:
     return TopicChoice(pattern=pattern)
 
 
-def _start(given: Options, default: str) -> Boundary:
-    if given.text("startingTimestamp", None) is None:
-        return read_boundary("startingOffsets", given.text("startingOffsets", default), EARLIEST)
-    if given.text("startingOffsets", None) is not None:
-        raise ConfigError("give either startingOffsets or startingTimestamp")
-    return Boundary(time_ms=given.count("startingTimestamp", 0, least=0))
+def _boundary(given: Options, edge: str, default: str, other: int) -> Boundary:
+    """Return the start or the end (``edge`` is "starting" or "ending") that the options describe.
+
+    Queues that they do not list use ``other``.
+    """
+    names = [f"{edge}{what}" for what in ("Offsets", "Timestamp", "OffsetsByTimestamp")]
+    found = [name for name in names if given.text(name, None) is not None]
+    if len(found) > 1:
+        raise ConfigError(f"found the options {' and '.join(found)}, expected one of them")
+    offsets, time_name, times = names
+    if time_name in found:
+        return Boundary(time_ms=given.count(time_name, 0, least=0))
+    if times in found:
+        return read_times(times, given.required(times), other)
+    return read_boundary(offsets, given.text(offsets, default), other)
 
 
 class QueuePart(InputPartition):
-    """A range of a queue."""
+    """Ranges of queues that one task reads."""
 
-    def __init__(self, part: QueueRange) -> None:
+    def __init__(self, ranges: tuple[QueueRange, ...]) -> None:
         super().__init__(None)
-        self.part = part
+        self.ranges = ranges
 
 
 class _LiveBase:
@@ -161,19 +187,13 @@ class _LiveBase:
         return reader_for(self._settings.access)
 
     def _parts(self, begin: Position, end: Position) -> list[InputPartition]:
-        step = self._settings.part_max
-        parts: list[InputPartition] = []
-        for queue in sorted(end):
-            first, last = begin[queue], end[queue]
-            for start in range(first, last, step or max(last - first, 1)):
-                stop = min(start + step, last) if step else last
-                parts.append(QueuePart(QueueRange(queue, start, stop)))
-        return parts
+        return [QueuePart(part) for part in queue_parts(begin, end, self._settings.sizes)]
 
     def _read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
         if isinstance(partition, QueuePart):
-            yield from project_columns(self._batches(partition.part), self._schema)
+            for part in partition.ranges:
+                yield from project_columns(self._batches(part), self._schema)
 
     def _batches(self, part: QueueRange) -> Iterator[pyarrow.RecordBatch]:
         make = MessageColumns(self._columns, part.queue.broker_name)
@@ -187,8 +207,7 @@ class LiveReader(_LiveBase, DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         given = Options(options, BATCH_OPTIONS)
         super().__init__(LiveSettings.of(given, "earliest"), schema)
-        text = given.text("endingOffsets", "latest")
-        self._end = read_boundary("endingOffsets", text, LATEST)
+        self._end = _boundary(given, "ending", "latest", LATEST)
 
     def partitions(self) -> list[InputPartition]:
         reader = self._reader
@@ -216,6 +235,9 @@ class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailab
         given = Options(options, STREAM_OPTIONS)
         super().__init__(LiveSettings.of(given, "latest"), schema)
         self._count_max = given.count("maxOffsetsPerTrigger", 0, least=0) or None
+        self._count_min = given.count("minOffsetsPerTrigger", 0, least=0)
+        self._delay_seconds = given.milliseconds("maxTriggerDelay", TRIGGER_DELAY) / 1000
+        self._triggered = time.monotonic()
         self._commit_group = given.text("commitGroup", None)
         self._target: Position | None = None
         self._latest: Position | None = None
@@ -241,12 +263,24 @@ class LiveStreamReader(_LiveBase, DataSourceStreamReader, SupportsTriggerAvailab
                 if queue in known
             }
         end = {**before, **end}
-        if isinstance(limit, ReadMaxRows):
+        if known is None and self._is_too_little(before, end):
+            end = before
+        elif isinstance(limit, ReadMaxRows):
             begin = self._begins(before, end)
             end = limited(begin, end, limit.max_rows)
             end = {queue: at for queue, at in end.items() if queue in before or at > begin[queue]}
-        self._idle_until = time.monotonic() + IDLE_SECONDS if end == before else 0.0
+        now = time.monotonic()
+        self._idle_until = now + IDLE_SECONDS if end == before else 0.0
+        if end != before:
+            self._triggered = now
         return tree_of(end)
+
+    def _is_too_little(self, before: Position, end: Position) -> bool:
+        """Return whether to wait for minOffsetsPerTrigger messages, at most maxTriggerDelay."""
+        if not self._count_min or time.monotonic() - self._triggered >= self._delay_seconds:
+            return False
+        begin = self._begins(before, end)
+        return sum(end[queue] - begin[queue] for queue in end) < self._count_min
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._reader.ends({}, self._settings.topics, every=True)

@@ -7,7 +7,7 @@ id: offset}}}``. The keys are sorted, so that equal positions are equal texts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from attrs import define, field
@@ -23,6 +23,7 @@ __all__ = [
     "limited",
     "position_of",
     "read_boundary",
+    "read_times",
     "tree_of",
 ]
 
@@ -31,6 +32,8 @@ Position = dict[MessageQueue, int]
 
 EARLIEST: Final = -2
 LATEST: Final = -1
+ANY_BROKER: Final = ""
+"""The broker name of a queue whose broker is not named."""
 
 
 def tree_of(position: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
@@ -44,18 +47,28 @@ def tree_of(position: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[st
 
 def position_of(tree: Any) -> Position:
     """Return the position in a JSON object. Raise ConfigError if it has another shape."""
+    return _values(tree, _offset, lambda brokers: brokers)
+
+
+def _values(tree: Any, value_of: Callable[[Any], int], by_broker: Callable[[Any], Any]) -> Position:
     try:
         return {
-            MessageQueue(topic, broker, _number(queue)): _offset(offset)
+            MessageQueue(topic, broker, _number(queue)): value_of(value)
             for topic, brokers in tree.items()
-            for broker, queues in brokers.items()
-            for queue, offset in queues.items()
+            for broker, queues in by_broker(brokers).items()
+            for queue, value in queues.items()
         }
     except (AttributeError, ValueError):
         raise ConfigError(
             f"offsets {json.dumps(tree)[:200]} do not have the shape "
             '{"topic": {"broker name": {"queue id": offset}}}'
         ) from None
+
+
+def _by_broker(queues: Any) -> Any:
+    """Return the queues of a topic by broker; Kafka's shape names none."""
+    is_plain = all(isinstance(value, int) for value in queues.values())
+    return {ANY_BROKER: queues} if is_plain else queues
 
 
 def _number(text: str) -> int:
@@ -70,21 +83,54 @@ def _offset(value: Any) -> int:
     return value
 
 
+def _time(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(value)
+    return value
+
+
 @define(slots=True, frozen=True, kw_only=True)
 class Boundary:
     """The start or the end of a read.
 
-    ``at`` has offsets by queue, which may be EARLIEST or LATEST; queues that are not in it use
-    ``other``. If ``time_ms`` is set, it selects the first message stored at that time or later.
+    ``at`` has offsets by queue, which may be EARLIEST or LATEST, and ``times`` has times in ms,
+    which select the first message stored then or later; queues in neither use ``time_ms`` if it is
+    set, otherwise ``other``. A queue of ANY_BROKER stands for the one of whatever broker has it.
     """
 
     other: int = EARLIEST
     at: Mapping[MessageQueue, int] = field(factory=dict)
+    times: Mapping[MessageQueue, int] = field(factory=dict)
     time_ms: int | None = None
 
     def of(self, queue: MessageQueue) -> int:
         """Return the offset for ``queue``."""
-        return self.at.get(queue, self.other)
+        found = _find(self.at, queue)
+        return self.other if found is None else found
+
+    def time_of(self, queue: MessageQueue) -> int | None:
+        """Return the time in ms that determines the offset for ``queue``, or None."""
+        found = _find(self.times, queue)
+        return self.time_ms if found is None else found
+
+    def check(self, queues: Iterable[MessageQueue]) -> None:
+        """Raise ConfigError if a queue is named without its broker and several brokers have it."""
+        brokers: dict[tuple[str, int], set[str]] = {}
+        for queue in queues:
+            brokers.setdefault((queue.topic, queue.queue_id), set()).add(queue.broker_name)
+        for named in (*self.at, *self.times):
+            found = sorted(brokers.get((named.topic, named.queue_id), ()))
+            if named.broker_name == ANY_BROKER and len(found) > 1:
+                raise ConfigError(
+                    f"found queue {named.queue_id} of {named.topic} on the brokers"
+                    f" {', '.join(found)}, expected one; name the broker:"
+                    ' {"topic": {"broker name": {"queue id": offset}}}'
+                )
+
+
+def _find(values: Mapping[MessageQueue, int], queue: MessageQueue) -> int | None:
+    plain = MessageQueue(queue.topic, ANY_BROKER, queue.queue_id)
+    return values.get(queue, values.get(plain))
 
 
 def read_boundary(name: str, text: str, other: int) -> Boundary:
@@ -97,13 +143,24 @@ def read_boundary(name: str, text: str, other: int) -> Boundary:
             return Boundary(other=EARLIEST)
         case "latest":
             return Boundary(other=LATEST)
+    tree = _parsed(name, text, "earliest, latest, or JSON")
+    return Boundary(other=other, at=_values(tree, _offset, _by_broker))
+
+
+def read_times(name: str, text: str, other: int) -> Boundary:
+    """Parse the option ``name``, JSON with times in ms in place of offsets, or raise ConfigError.
+
+    Queues without a time use ``other``.
+    """
+    tree = _parsed(name, text, 'JSON like {"topic": {"queue id": time in ms}}')
+    return Boundary(other=other, times=_values(tree, _time, _by_broker))
+
+
+def _parsed(name: str, text: str, expected: str) -> Any:
     try:
-        tree = json.loads(text)
+        return json.loads(text)
     except ValueError:
-        raise ConfigError(
-            f"the option {name} is {text!r}: expected earliest, latest, or JSON"
-        ) from None
-    return Boundary(other=other, at=position_of(tree))
+        raise ConfigError(f"the option {name} is {text!r}: expected {expected}") from None
 
 
 def limited(begin: Position, end: Position, count: int) -> Position:

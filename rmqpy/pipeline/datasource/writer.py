@@ -3,11 +3,13 @@
 ====================  ===============  ========================================================
 column                type             meaning
 ====================  ===============  ========================================================
-body                  binary, string   required
+body, value           binary, string   required: one of them
 topic                 string           required, unless the option ``topic`` names one for all
 tags                  string
 keys                  string           several are separated by blanks
+key                   binary, string   the same with Kafka's name
 properties            map of strings
+headers               array            (key, value) pairs, as Kafka's; added to ``properties``
 flag                  int
 delayLevel            int
 shardingKey           string           messages of one key go to one queue, in the order of rows
@@ -47,6 +49,7 @@ from rmqpy.client.producer import Producer, ProducerSettings
 from rmqpy.model.errors import ConfigError
 from rmqpy.pipeline.datasource.cluster_access import ACCESS_OPTIONS, ClusterAccess
 from rmqpy.pipeline.datasource.options import Options
+from rmqpy.pipeline.datasource.schema import HEADERS
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
 
 if TYPE_CHECKING:
@@ -55,9 +58,14 @@ if TYPE_CHECKING:
 __all__ = ["MessageStreamWriter", "MessageWriter"]
 
 OPTIONS: Final = ACCESS_OPTIONS.union(
-    ["topic", "group", "retries", "sendTimeoutMs", "checkpointLocation", "queryName"]
+    [
+        *("topic", "group", "retries", "sendTimeoutMs"),
+        *("columns", "checkpointLocation", "queryName"),
+    ]
 )
-"""The options of a sink; the last two are Spark's own, which Spark also passes to the sink."""
+"""The options of a sink. ``columns`` is for reading the same table; the last two are Spark's own,
+which Spark also passes to the sink.
+"""
 GROUP: Final = "rmqpy-spark-writer"
 SENDS_IN_FLIGHT: Final = 64
 """The maximum number of messages without an answer at a time."""
@@ -66,9 +74,12 @@ SEND_TIMEOUT_MS: Final = 30_000
 
 TYPES: Final[Mapping[str, tuple[DataType, ...]]] = {
     "body": (BinaryType(), StringType()),
+    "value": (BinaryType(), StringType()),
     "topic": (StringType(),),
     "tags": (StringType(),),
     "keys": (StringType(),),
+    "key": (BinaryType(), StringType()),
+    "headers": (HEADERS,),
     "properties": (MapType(StringType(), StringType()),),
     "flag": (IntegerType(),),
     "delayLevel": (IntegerType(),),
@@ -121,8 +132,11 @@ def _check(schema: StructType, has_topic: bool) -> None:
             raise ConfigError(
                 f"the column {column.name} is {column.dataType.simpleString()}, not {names}"
             )
-    if "body" not in schema.names:
-        raise ConfigError("a message to send needs the column body")
+    for own, other in (("body", "value"), ("keys", "key")):
+        if own in schema.names and other in schema.names:
+            raise ConfigError(f"found the columns {own} and {other}, expected one of them")
+    if "body" not in schema.names and "value" not in schema.names:
+        raise ConfigError("a message to send needs the column body, or value")
     if "topic" not in schema.names and not has_topic:
         raise ConfigError("give the column topic, or the option topic")
 
@@ -251,15 +265,28 @@ def _message(plan: SendPlan, row: Mapping[str, Any], marks: Mapping[str, str]) -
     topic = row.get("topic") or plan.topic
     if topic is None:
         raise ConfigError("a row has no topic, and the option topic is not given")
-    body = row["body"]
+    body = row["body"] if "body" in row else row["value"]
     if body is None:
         raise ConfigError("a row has no body: a message must have one")
+    keys = row.get("keys") or row.get("key") or ""
+    pairs = [(pair["key"], _text("header", pair["value"])) for pair in row.get("headers") or ()]
     return Message(
         topic=topic,
         body=body.encode() if isinstance(body, str) else body,
         tags=row.get("tags"),
-        keys=row.get("keys") or "",
-        properties={**dict(row.get("properties") or {}), **marks},
+        keys=_text("key", keys),
+        properties={**dict(row.get("properties") or {}), **dict(pairs), **marks},
         flag=row.get("flag") or 0,
         delay_level=row.get("delayLevel") or 0,
     )
+
+
+def _text(what: str, value: bytes | str) -> str:
+    """Return a key or the value of a header as text. Raise ConfigError if it is not UTF-8."""
+    try:
+        return value if isinstance(value, str) else value.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"found a {what} that is not UTF-8: {value!r:.80}, expected text: RocketMQ stores keys"
+            " and properties as text; encode it, for example as base64"
+        ) from None
