@@ -12,9 +12,9 @@ over the headers of the frames in the 8 MiB before it, so the cost does not depe
 ranges. Only the columns of the schema are built, so a user's schema prunes columns.
 
 Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp), which hold
-for every use of a DataFrame. Spark's own filters are not pushed down: Spark 4.2 and 4.3 keep pushed
-filters for *every* later use of a DataFrame, so one that is used again with other filters, or with
-none, would lack rows.
+for every use of a DataFrame. Queue offsets, a key, or a message id are looked up (:mod:`.lookup`).
+Spark's own filters are not pushed down: Spark 4.2 and 4.3 keep pushed filters for *every* later use
+of a DataFrame, so one that is used again with other filters, or with none, would lack rows.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ from rmqpy.model.local_paths import local_path
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
+from rmqpy.pipeline.datasource.lookup import (
+    LOOKUP_OPTIONS,
+    Lookup,
+    LookupPart,
+    record_batches,
+)
 from rmqpy.pipeline.datasource.options import Options
 from rmqpy.pipeline.datasource.schema import (
     checked_columns,
@@ -72,6 +78,7 @@ STORE_OPTIONS: Final = frozenset(
         "endingTimestamp",
         "propertiesFormat",
         "columns",
+        *LOOKUP_OPTIONS,
     ]
 )
 
@@ -152,8 +159,12 @@ class StoreReader(DataSourceReader):
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
         self._fails = given.flag("failOnDataLoss", True)
         self._filter = filter_of(given)
+        self._lookup = Lookup.of(given)
 
     def partitions(self) -> list[InputPartition]:
+        if self._lookup is not None:
+            files = OsFileSystem()
+            return [part for root in self._roots for part in self._lookup.parts(files, root)]
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
 
     def _works(self, root: str) -> Iterator[WorkRange]:
@@ -171,6 +182,10 @@ class StoreReader(DataSourceReader):
         prepare_worker(self._version)
         if isinstance(partition, StorePart):
             yield from project_columns(self._batches(partition), self._schema)
+        elif isinstance(partition, LookupPart):
+            make = MessageColumns(self._columns, self._broker_name)
+            found = record_batches(OsFileSystem(), partition.places, make, self._filter)
+            yield from project_columns(found, self._schema)
 
     def _batches(self, part: StorePart) -> Iterator[pyarrow.RecordBatch]:
         work = part.work

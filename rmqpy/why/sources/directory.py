@@ -5,11 +5,12 @@ The directory of a running broker can be read too: what the broker has written s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from rmqpy.audit.checks.key_check import IndexTable, open_index
+from rmqpy.audit.checks.message_lookup import index_gaps, offsets_with_hash
 from rmqpy.audit.checks.messages import (
     MessageSelection,
     MessageWalk,
@@ -34,7 +35,7 @@ from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
-from rmqpy.codec.units import INDEX_SLOT, index_key_hash, index_slot_position
+from rmqpy.codec.units import index_key_hash
 from rmqpy.config.loading import BrokerConfiguration, effective_values
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
@@ -57,8 +58,6 @@ __all__ = ["DEFAULT_SETTINGS", "StoreDirectorySource"]
 
 DEFAULT_SETTINGS = "default"
 FILTERS = "consumerFilter.json"
-CHAIN_MAX = 1_000_000
-"""The largest number of index entries of one slot that are followed."""
 
 
 class StoreDirectorySource:
@@ -241,7 +240,7 @@ class StoreDirectorySource:
         key_hash = index_key_hash(topic, key)
         found: dict[int, tuple[StoredMessage, str]] = {}
         for table in self._index:
-            for offset in _offsets_of(table, key_hash):
+            for offset in offsets_with_hash(table, key_hash):
                 message = self._log.message(offset)
                 if message is not None and message.topic == topic and has_key(message, key, unique):
                     found.setdefault(offset, (message, table.file))
@@ -254,7 +253,7 @@ class StoreDirectorySource:
     def unindexed(self, key: str) -> list[StoredMessage]:
         selection = MessageSelection(key=key)
         found = []
-        for begin, end in self._index_gaps():
+        for begin, end in index_gaps(self.directory, self._index):
             for log in self.directory.logs:
                 shift = layout.ENTRY_HEADER_SIZE if log.framing is Framing.DLEDGER else 0
                 for file in log.files:
@@ -265,17 +264,6 @@ class StoreDirectorySource:
                     stop = min(end - file.first_offset, file.size)
                     found += [each.message for each in walk.run(start, stop)]
         return found
-
-    def _index_gaps(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the log that no index file covers; each starts with a record."""
-        if not self.directory.logs:
-            return
-        begin = self.directory.logs[0].first_offset
-        for table in self._index:
-            if table.header.begin_offset > begin:
-                yield begin, table.header.begin_offset
-            begin = max(begin, table.header.end_offset)
-        yield begin, self.directory.logs[-1].end_offset
 
     def resolved_halves(self, queue_id: int) -> set[int] | None:
         bounds = self._bounds(TRANSACTION_OP_HALF_TOPIC, queue_id)
@@ -315,19 +303,3 @@ def has_key(message: StoredMessage, key: str, unique: bool) -> bool:
     if properties.get(PROPERTY_UNIQ_KEY, "") == key:
         return True
     return not unique and key in properties.get(PROPERTY_KEYS, "").split(" ")
-
-
-def _offsets_of(table: IndexTable, key_hash: int) -> list[int]:
-    """Return the physical offsets of the entries with a hash, newest first."""
-    (number,) = INDEX_SLOT.unpack_from(table.view, index_slot_position(key_hash, table.slot_count))
-    found = []
-    for _ in range(CHAIN_MAX):
-        if not 0 < number < table.entry_end:
-            break
-        entry_hash, offset, _, previous = table.entry(number)
-        if entry_hash == key_hash:
-            found.append(offset)
-        if previous >= number:  # chains lead to older entries only
-            break
-        number = previous
-    return found

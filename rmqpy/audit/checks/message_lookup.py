@@ -1,0 +1,150 @@
+"""Find messages through consume queues and key index, which lead to them without reading the log.
+
+A consume queue has the messages of a queue that a consumer can see. The key index has an entry for
+each key of a message, but may end before the log, or lack a file; those parts of the log are
+walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from attrs import define
+
+from rmqpy.audit.checks.key_check import IndexTable, open_index
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
+from rmqpy.audit.facts.log_reader import LogReader
+from rmqpy.audit.scan.directory import LogFile, StoreDirectory
+from rmqpy.audit.scan.queue_units import map_units, read_ends, unit_at
+from rmqpy.codec import layout
+from rmqpy.codec.units import INDEX_SLOT, index_key_hash, index_slot_position
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import FileSystem
+from rmqpy.store.files.log_recovery import Framing
+
+__all__ = ["MessageLookup", "RecordPlace", "index_gaps", "offsets_with_hash", "place_of"]
+
+CHAIN_MAX = 1_000_000
+"""The largest number of index entries of one slot that are followed."""
+
+
+@define(slots=True, frozen=True)
+class RecordPlace:
+    """The file of the record at the physical ``offset``."""
+
+    file: LogFile
+    framing: Framing
+    offset: int
+
+
+def place_of(directory: StoreDirectory, offset: int) -> RecordPlace | None:
+    """Return where the record at ``offset`` is, or None if no file has the offset."""
+    for log in reversed(directory.logs):  # The later log owns an offset that both claim.
+        file = log.file_at(offset)
+        if file is not None:
+            return RecordPlace(file, log.framing, offset)
+    return None
+
+
+def offsets_with_hash(table: IndexTable, key_hash: int) -> list[int]:
+    """Return the physical offsets of the entries with a hash, newest first."""
+    (number,) = INDEX_SLOT.unpack_from(table.view, index_slot_position(key_hash, table.slot_count))
+    found = []
+    for _ in range(CHAIN_MAX):
+        if not 0 < number < table.entry_end:
+            break
+        entry_hash, offset, _, previous = table.entry(number)
+        if entry_hash == key_hash:
+            found.append(offset)
+        if previous >= number:  # chains lead to older entries only
+            break
+        number = previous
+    return found
+
+
+def index_gaps(
+    directory: StoreDirectory, tables: Sequence[IndexTable]
+) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of the log that no index file covers; each starts with a record."""
+    if not directory.logs:
+        return
+    begin = directory.logs[0].first_offset
+    for table in tables:
+        if table.header.begin_offset > begin:
+            yield begin, table.header.begin_offset
+        begin = max(begin, table.header.end_offset)
+    yield begin, directory.logs[-1].end_offset
+
+
+@define(slots=True, frozen=True)
+class MessageLookup:
+    """Searches one store; the results are physical offsets in ascending order."""
+
+    files: FileSystem
+    directory: StoreDirectory
+
+    def in_queue(
+        self, topic: str, queue_id: int, first: int, end: int, limit: int | None = None
+    ) -> list[int]:
+        """Return the messages with queue offsets from ``first`` to before ``end``.
+
+        ``limit`` is the confirmed end of a running broker. Raise StoreError if the store has no
+        such queue, or if a unit of it does not lead to its message.
+        """
+        name = f"{self.directory.root}/consumequeue/{topic}/{queue_id}"
+        queues = self.directory.queues
+        folders = [each for each in queues if (each.topic, each.queue_id) == (topic, queue_id)]
+        units = None
+        if folders:
+            units = map_units(self.files, folders[0].segments, scattered=True)
+        if units is None:
+            raise StoreError(
+                name,
+                "no consume queue",
+                "the one through which messages are found",
+                "correct topic and queueId, or restore it with rmqpy pipeline rebuild",
+            )
+        begin = min((log.first_offset for log in self.directory.logs), default=0)
+        bounds = read_ends(folders[0], units, begin, limit)
+        log = LogReader(self.files, self.directory, scattered=True)
+        found = []
+        for queue_offset in range(max(first, bounds.min_offset), min(end, bounds.max_offset)):
+            offset, size, _ = unit_at(units, queue_offset) or (0, 0, 0)
+            if size == layout.QUEUE_FILLER_SIZE:
+                continue
+            if log.identity(offset, size) != (topic, queue_id, queue_offset):
+                raise StoreError(
+                    name,
+                    f"a unit {queue_offset} that does not lead to its message, but to {offset}",
+                    "the message with this queue offset",
+                    "run rmqpy pipeline audit for details, then rmqpy pipeline rebuild",
+                )
+            found.append(offset)
+        return sorted(found)
+
+    def with_key(self, topic: str, key: str) -> list[int]:
+        """Return the messages that have ``key`` among KEYS, or as UNIQ_KEY."""
+        selection = MessageSelection(topic=topic, key=key)
+        log = LogReader(self.files, self.directory, scattered=True)
+        tables, _ = open_index(self.files, self.directory, None, scattered=True)
+        found = set()
+        key_hash = index_key_hash(topic, key)
+        for offset in {each for table in tables for each in offsets_with_hash(table, key_hash)}:
+            message = log.message(offset)
+            if message is not None and message.topic == topic and selection.matches(message):
+                found.add(offset)
+        for begin, end in index_gaps(self.directory, tables):
+            found.update(self._walked(begin, end, selection))
+        return sorted(found)
+
+    def _walked(self, begin: int, end: int, selection: MessageSelection) -> Iterator[int]:
+        for log in self.directory.logs:
+            shift = layout.ENTRY_HEADER_SIZE if log.framing is Framing.DLEDGER else 0
+            for file in log.files:
+                if file.end_offset <= begin or file.first_offset >= end:
+                    continue
+                walk = MessageWalk(file_view(self.files, file, log.framing), selection)
+                start = max(begin - file.first_offset - shift, 0)
+                stop = min(end - file.first_offset, file.size)
+                for each in walk.run(start, stop):
+                    yield each.message.physical_offset
