@@ -158,15 +158,20 @@ def _list(text: str | None) -> tuple[str, ...]:
     return tuple(filter(None, (text or "").split(",")))
 
 
-def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
+def log_bytes(roots: list[str]) -> int:
+    """Return the size of the logs of stores in bytes."""
     from rmqpy.audit.scan.directory import read_logs
-    from rmqpy.pipeline.spark.session import is_installed
     from rmqpy.store.files.disk import OsFileSystem
+
+    logs = [log for root in roots for log in read_logs(OsFileSystem(), root)]
+    return sum(file.size for log in logs for file in log.files)
+
+
+def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
+    from rmqpy.pipeline.spark.session import is_installed
 
     if options.engine != "auto":
         return bool(options.engine == "spark")
     if options.master is not None or options.remote is not None:
         return True
-    logs = [log for root in roots for log in read_logs(OsFileSystem(), root)]
-    total = sum(file.size for log in logs for file in log.files)
-    return total >= AUTO_SPARK_BYTES and is_installed()
+    return log_bytes(roots) >= AUTO_SPARK_BYTES and is_installed()

@@ -17,6 +17,7 @@ from rmqpy.cli.parsing import (
 )
 from rmqpy.cli.pipeline.engine import (
     engine_option,
+    log_bytes,
     master_option,
     spark_of,
     spark_options,
@@ -93,7 +94,8 @@ def _export(options: argparse.Namespace) -> int:
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.jobs.export import Export, ExportPlan, check_target, run_here
+    from rmqpy.pipeline.jobs.export import Export, ExportPlan, check_target
+    from rmqpy.pipeline.jobs.local_run import local_run
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
 
@@ -101,7 +103,7 @@ def _export(options: argparse.Namespace) -> int:
     check_target(options.to)
     check_package("pyarrow")
     with ExitStack() as stack:
-        run = run_here
+        run = local_run(log_bytes(roots))
         if takes_spark(options, roots):
             run = partial(map_on_spark, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))

@@ -18,7 +18,7 @@ from rmqpy.cli.parsing import (
     add_log_options,
     output_file,
 )
-from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
+from rmqpy.cli.pipeline.engine import engine_option, log_bytes, spark_of, spark_options, takes_spark
 from rmqpy.cli.upgrade.base.contexts import locked
 from rmqpy.cli.upgrade.base.replicas import local_replicas, now_ms
 
@@ -119,12 +119,13 @@ def _build(options: argparse.Namespace, node_context: NodeContext, target: str) 
     from functools import partial
 
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
+    from rmqpy.pipeline.jobs.local_run import local_run
+    from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
     root = node_context.settings.store_path_root_dir
     with ExitStack() as stack:
-        run = run_here
+        run = local_run(log_bytes([root]))
         if takes_spark(options, [root]):
             run = partial(map_on_spark, spark_of(options, stack))
         lines = [stack.enter_context(ProgressLine(verb)) for verb in ("packed", "written")]
