@@ -15,9 +15,10 @@ import asyncio
 import json
 import os
 import sys
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
+
+from meter import Meter
 
 from rmqpy.client import (
     Message,
@@ -35,33 +36,6 @@ BATCHES_IN_FLIGHT: Final = 16
 BATCH: Final = 16
 PULL: Final = 32
 FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
-
-
-class Meter:
-    """Counts messages; the measured time begins after the warm-up."""
-
-    def __init__(self, seconds: float, warm_seconds: float) -> None:
-        self.count = 0
-        now = time.monotonic()
-        self._begin, self._end = now + warm_seconds, now + warm_seconds + seconds
-        self._started: tuple[int, float, float] | None = None
-        self.result: dict[str, float] | None = None
-
-    def add(self, count: int) -> bool:
-        """Count messages, and return whether to go on."""
-        self.count += count
-        now = time.monotonic()
-        if self._started is None:
-            if now >= self._begin:
-                self._started = self.count, time.process_time(), now
-        elif now >= self._end and self.result is None:
-            count, cpu_s, start = self._started
-            self.result = {
-                "messages": self.count - count,
-                "cpu_s": time.process_time() - cpu_s,
-                "seconds": now - start,
-            }
-        return self.result is None
 
 
 async def repeat(count: int, once: Callable[[], Awaitable[bool]]) -> None:

@@ -1,13 +1,14 @@
-"""Compare rmqpy's client with Java's on one rmqpy broker, in one run.
+"""Compare rmqpy's client with Apache's Java and Go clients on one rmqpy broker, in one run.
 
     python bench/clients.py                          every load, three rounds
     python bench/clients.py --only send push         some loads
     python bench/clients.py --kinds rmqpy pure       without Java; prints figures but no ratios
     python bench/clients.py --beside ../other        also the client of another checkout
+    python bench/clients.py --pypi /env/bin/python   also rocketmq 0.4.4 of PyPI, which that has
 
 The broker runs on core 0, one client at a time on core 1, each run in a new process
-(client_load.py, ClientLoad.java). Figures are messages per CPU-second of the client, measured by
-itself after a warm-up; ratios are to Java.
+(client_load.py, ClientLoad.java, go/client_load.go). Figures are messages per CPU-second of the
+client, measured by itself after a warm-up; ratios are to Java.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -35,12 +37,14 @@ from rmqpy.testing.processes import RmqpySite, ServerProcess, python_environment
 
 HERE: Final = Path(__file__).resolve().parent
 LOADS: Final = ("send", "batch", "oneway", "push", "pull")
-KINDS: Final = ("java", "rmqpy", "uvloop", "pure")
+KINDS: Final = ("java", "go", "rmqpy", "uvloop", "pure")
 """``rmqpy`` runs on asyncio's own loop, ``uvloop`` on that one, ``pure`` without the C core."""
 
 TOPIC, BACKLOG, QUEUES = "bench", "bench-backlog", 4
-WARM_SECONDS: Final = {"java": 8.0}
-"""Java compiles what is hot; the others only open their connections."""
+LOADS_OF: Final = {"pypi": ("send", "batch", "oneway", "push")}
+"""The loads of a kind that has not all."""
+WARM_SECONDS: Final = {"java": 8.0, "go": 3.0, "pypi": 3.0}
+"""Java compiles what is hot, some push consumers wait; the others only open their connections."""
 RUN_SECONDS_MAX: Final = 120
 
 Results = dict[str, dict[str, list[dict[str, float]]]]
@@ -53,6 +57,7 @@ class Clients:
     root: Path
     kinds: Sequence[str]
     beside: Path | None
+    pypi: Path | None
     _numbers: int = field(default=0, init=False)
 
     def run(self, kind: str, load: str, namesrv: str, seconds: float) -> dict[str, float]:
@@ -82,11 +87,22 @@ class Clients:
             options = [*JVM.words(), f"-Duser.home={self.root}"]
             command = [*home.java(), *options, "-cp", f"{home.libraries()}/*", source]
             return command, os.environ
+        if kind == "go":
+            return [str(self.root / "go_client")], os.environ
+        if kind == "pypi":
+            return [str(self.pypi), str(HERE / "pypi_client_load.py")], os.environ
         settings = {"uvloop": {"RMQPY_BENCH_LOOP": "uvloop"}, "pure": {"RMQPY_PURE": "1"}}
         environment = python_environment(settings.get(kind))
         if kind == "beside":
             environment["PYTHONPATH"] = str(self.beside)
         return [sys.executable, str(HERE / "client_load.py")], environment
+
+
+def build_go_client(root: Path) -> None:
+    if shutil.which("go") is None:
+        raise SystemExit("no go compiler was found; use --kinds without go")
+    command = ["go", "build", "-o", str(root / "go_client"), "."]
+    subprocess.run(command, cwd=HERE / "go", check=True)
 
 
 def fill(broker: ServerProcess, generator: Path, messages: int) -> None:
@@ -123,6 +139,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=LOADS, default=LOADS, metavar="LOAD")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--beside", type=Path, help="another checkout, whose client is measured")
+    parser.add_argument("--pypi", type=Path, help="interpreter that has rocketmq 0.4.4")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each load")
     parser.add_argument("--seconds", type=float, default=2.0, help="measured seconds of each")
     parser.add_argument("--backlog", type=int, default=2_000_000, help="messages to read")
@@ -132,14 +149,17 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    kinds = [*options.kinds, *(["beside"] if options.beside else [])]
+    kinds = list(options.kinds)
+    kinds += [kind for kind in ("beside", "pypi") if getattr(options, kind)]
     if "java" in kinds and (reason := JavaHome().missing()) is not None:
         raise SystemExit(f"{reason}; use --kinds rmqpy to measure without Java")
     results: Results = {}
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as folder, ExitStack() as running:
         root = Path(folder)
+        if "go" in kinds:
+            build_go_client(root)
         beside = options.beside.resolve() if options.beside else None
-        clients = Clients(root, kinds, beside)
+        clients = Clients(root, kinds, beside, options.pypi)
         site = Site(RmqpySite(root / "rmqpy"))
         namesrv = running.enter_context(site.name_server("namesrv"))
         broker = running.enter_context(site.broker(namesrv, "bench-broker"))
@@ -147,6 +167,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for load in options.only:
             for _ in range(options.rounds):
                 for kind in kinds:
+                    if load not in LOADS_OF.get(kind, LOADS):
+                        continue
                     result = clients.run(kind, load, namesrv.address, options.seconds)
                     results.setdefault(load, {}).setdefault(kind, []).append(result)
             log(f"  {line_of(load, results[load])}")

@@ -11,7 +11,8 @@ A point is one broker on a store that this script writes, with a name server bes
 start_s, start_cpu_s from exec to the first accepted connection; ``killed_``: after SIGKILL
 stop_s               from SIGTERM to the end of the process
 idle_share           CPU time without requests, as a share of a core
-send, round_robin    messages per CPU-second: to one queue, and to all topics in turn
+send, round_robin    messages per CPU-second: to one queue, and to all queues in turn: the first
+                     message of each since the start, and ``_again`` after it
 pull                 messages per CPU-second, in batches of 32
 turn_ms              the CPU time of the longest turn of the loop: idle, and while one queue
                      receives messages and one topic a second is created (``loop_turns.py``)
@@ -42,6 +43,7 @@ from typing import Any, Final
 
 from attrs import frozen
 from compare import JVM, build_generator, log
+from load_target import cpu_seconds
 from report import machine
 from request_frames import new_topic, send
 
@@ -219,9 +221,14 @@ class Bench:
             figures["idle_turns_ms"] = turns.take()
             check_held(waiting)
             one = self._load(broker, "one", [send(point.topics[0])])
-            every = [send(topic) for topic in point.topics]
+            every = [
+                send(topic, queue_id=number)
+                for number in range(QUEUES_OF_TOPIC)
+                for topic in point.topics
+            ]
             figures["send"] = one["messages_per_server_cpu_s"]
-            figures["round_robin"] = self._load(broker, "all", every)["messages_per_server_cpu_s"]
+            first = self._load(broker, "all", every, "--count", str(len(every)), "--warmup", "0")
+            figures["round_robin"] = first["messages_per_server_cpu_s"]
             figures["round_robin_again"] = self._load(broker, "all", every)[
                 "messages_per_server_cpu_s"
             ]
@@ -241,13 +248,17 @@ class Bench:
         return figures
 
     def _load(
-        self, broker: ServerProcess, name: str, commands: Sequence[RemotingCommand]
+        self,
+        broker: ServerProcess,
+        name: str,
+        commands: Sequence[RemotingCommand],
+        *options: str,
     ) -> dict[str, Any]:
         frames = self.root / f"frames-{name}"
         for command in commands:
             command.opaque = OPAQUE
         frames.write_bytes(b"".join(encode_command(command) for command in commands))
-        return self._run(broker, "--mode", "replay", "--frames", str(frames))
+        return self._run(broker, "--mode", "replay", "--frames", str(frames), *options)
 
     def _pull(self, broker: ServerProcess, topic: str) -> dict[str, Any]:
         return self._run(broker, "--mode", "pull", "--topic", topic, "--group", GROUP)
@@ -304,11 +315,6 @@ def started(broker: ServerProcess) -> tuple[float, float]:
             if not broker.running or time.monotonic() - begin > READY_SECONDS_MAX:
                 raise SystemExit(f"{broker.name}: {broker.printed()[-2000:]}") from None
             time.sleep(0.01)
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def hold(connected: ExitStack, broker: ServerProcess, point: Point) -> list[BlockingConnection]:

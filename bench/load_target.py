@@ -44,6 +44,11 @@ class LoadTarget:
         return [member.pid for member in self.members]
 
     @property
+    def cpu_seconds(self) -> float:
+        """The CPU time that the members have used."""
+        return sum(map(cpu_seconds, self.pids))
+
+    @property
     def port(self) -> int:
         return self.members[self.leader].port
 
@@ -94,3 +99,9 @@ class LoadTarget:
                 return connection.call(send_request(self.topics[0], 0, [b"probe"])).code == 0
         except RmqError:
             return False
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -66,6 +66,8 @@ FILTERED_COUNT: Final = 40_000
 FILTER_OFFSETS: Final = range(0, FILTERED_COUNT - 4_000, 1_000)
 FILLED: Final = 1_000
 MANY_TOPICS: Final = 2_000
+FIRST_TOPICS: Final = 200
+SETTLE_SECONDS_MAX: Final = 60
 ONCE: Final = 4_000
 """The requests of a round that can be sent only once."""
 
@@ -96,6 +98,9 @@ class Stored:
     stored_ms: int = 0
     """A time between the storing of two messages of topic ``bench``."""
 
+    newest: list[tuple[str, int]] = field(factory=list)
+    """The queues (topic and id) that :func:`first_sends` fills last."""
+
 
 @frozen
 class Request:
@@ -107,6 +112,8 @@ class Request:
     """Codes of answers other than SUCCESS that count as success."""
     once: bool = False
     """Whether each request of ``build`` can be sent only once."""
+    settle: Callable[[Stored], None] | None = None
+    """Waits until the server has done the work that it does after its answers."""
 
 
 def fill(address: str, broker_name: str) -> Stored:
@@ -199,6 +206,38 @@ def half(number: int = 0) -> RemotingCommand:
 
 def sends_to_all_queues(stored: Stored) -> list[RemotingCommand]:
     return [send(topic, queue_id=queue_id) for queue_id in range(QUEUES) for topic in many_topics()]
+
+
+def first_sends(stored: Stored) -> list[RemotingCommand]:
+    """Create topics, and return a send to each of their queues."""
+    topics = [f"bench-first-{next(_numbers)}" for _ in range(FIRST_TOPICS)]
+    with BlockingConnection(stored.address, timeout_s=60) as connection:
+        for answer in pipelined(connection, [new_topic(topic, 2 * QUEUES) for topic in topics]):
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+    queues = [(topic, number) for number in range(2 * QUEUES) for topic in topics]
+    stored.newest = queues[-IN_FLIGHT:]
+    return [send(topic, queue_id=number) for topic, number in queues]
+
+
+def until_dispatched(stored: Stored) -> None:
+    """Wait until the newest queues have a message; a server may create them after its answers."""
+    end = time.monotonic() + SETTLE_SECONDS_MAX
+    waiting = [
+        RemotingCommand.request(
+            RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic=topic, queue_id=number)
+        )
+        for topic, number in stored.newest
+    ]
+    with BlockingConnection(stored.address, timeout_s=60) as connection:
+        while waiting:
+            answers = list(pipelined(connection, waiting))
+            waiting = [
+                request
+                for request, answer in zip(waiting, answers, strict=True)
+                if answer.ext_fields["offset"] == "0"
+            ]
+            assert time.monotonic() < end, f"{len(waiting)} queues have no message"
+            time.sleep(0.01)
 
 
 def pulls(
@@ -429,7 +468,8 @@ BROKER_REQUESTS: Final = (
         accept=(ResponseCode.SYSTEM_ERROR,),  # the group is known and has no member
     ),
     Request("create-topic", new_topics, once=True),
-    Request("send-8000-queues", sends_to_all_queues),
+    Request("send-8000-queues-warm", sends_to_all_queues),
+    Request("send-first-1600-queues", first_sends, once=True, settle=until_dispatched),
 )
 
 NAME_SERVER_REQUESTS: Final = (

@@ -112,6 +112,7 @@ class Bench:
             *("--pid", ",".join(map(str, server.target.pids))),
             *("--connections", "4", "--window", "16", "--warmup", "0.3", *amount, *accept),
         ]
+        cpu_before = server.target.cpu_seconds
         done = subprocess.run(
             command_line, capture_output=True, text=True, timeout=300, check=False
         )
@@ -121,6 +122,10 @@ class Bench:
                 f" {done.stderr}"
             )
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        if request.settle is not None:
+            request.settle(server.stored)
+            used = server.target.cpu_seconds - cpu_before
+            result |= {"server_cpu_s": used, "messages_per_server_cpu_s": len(commands) / used}
         if result["refused"]:
             log(f"  {request.name}: {result['refused']} refused: {result['refusals']}")
         return result

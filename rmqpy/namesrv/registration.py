@@ -81,7 +81,7 @@ class ReadRegistration:
     def _decode_rows(self, text: RegistrationText, known: bytes, rows_max: int) -> int:
         changed = self._changed
         if changed is None or changed.known is not known:
-            if text.topic_count > REGISTERED_TOPICS_MAX:
+            if text.exceeds(REGISTERED_TOPICS_MAX):
                 raise _refused(f"{text.topic_count} topics, more than {REGISTERED_TOPICS_MAX}")
             changed = ChangedRows(self.registration.broker_name, text.rows, known)
             self._changed = changed

@@ -38,6 +38,8 @@ _ROW: Final = re.compile(
     % (_NAME, _NUMBER, _NUMBER, _NAME, _NUMBER, _NUMBER)
 )
 _LAST_MEMBER: Final = b'"writeQueueNums":'
+_ROW_BYTES_MIN: Final = 100
+"""Less than any row has."""
 _PATHS: Final = (b".", b"..")
 _BLOCK: Final = 64 << 10
 
@@ -68,6 +70,12 @@ class RegistrationText:
     @property
     def topic_count(self) -> int:
         return self.rows.count(_LAST_MEMBER)
+
+    def exceeds(self, topics_max: int) -> bool:
+        """Return whether there are more topics. They are counted only if the size allows it: that
+        takes as long as all else for a table that has not changed.
+        """
+        return len(self.rows) > topics_max * _ROW_BYTES_MIN and self.topic_count > topics_max
 
 
 @define(slots=True, eq=False, repr=False)

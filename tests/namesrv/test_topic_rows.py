@@ -135,6 +135,8 @@ def test_rows_of_java_5x_are_read() -> None:
     text = RegistrationText.read(JAVA_5X)
     assert text is not None
     assert (text.data_version.counter, text.topic_count) == (7, 2)
+    assert text.exceeds(1)
+    assert not text.exceeds(2)
     changed = ChangedRows("broker-a", text.rows, b"")
     assert changed.step(10) == 2
     assert changed.topics == {
