@@ -10,6 +10,7 @@ import pytest
 
 from rmqpy.audit.scan.store_root import check_store_root, is_store_root
 from rmqpy.cli import main
+from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import journal_path
@@ -126,3 +127,24 @@ def test_replicas_are_not_all_empty(tmp_path: Path, capsys: pytest.CaptureFixtur
         Path(name).mkdir()
     assert main(["upgrade", "check", *names]) == 1
     assert "an empty directory" in capsys.readouterr().err
+
+
+def test_a_broker_without_a_log_yet_is_a_member_to_be_filled(tmp_path: Path) -> None:
+    """With its settings; without them, the log may be in another place."""
+    files, root = OsFileSystem(), str(tmp_path / "slave")
+    for name in ("config/topics.json", "rmqpy/format", "lock", "checkpoint"):
+        path = tmp_path / "slave" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}")
+    settings = StoreSettings(store_path_root_dir=root, store_path_commit_log=f"{root}/commitlog")
+    check_store_root(files, root, settings, may_be_empty=True)
+    with pytest.raises(StoreError, match=r"has no log yet.*start the broker"):
+        check_store_root(files, root, settings)
+    with pytest.raises(StoreError, match="a store without its log"):
+        check_store_root(files, root, may_be_empty=True)
+    shutil.rmtree(tmp_path / "slave" / "config")
+    (tmp_path / "slave" / "abort").touch()
+    check_store_root(files, root, settings, may_be_empty=True)
+    (tmp_path / "slave" / "consumequeue" / "Orders" / "0").mkdir(parents=True)
+    with pytest.raises(StoreError, match="a store without its log"):
+        check_store_root(files, root, settings, may_be_empty=True)

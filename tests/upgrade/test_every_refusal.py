@@ -13,7 +13,7 @@ from harness.refusals import differences, has_test, refusals
 REFUSALS: Final = frozenset({"UpgradeRefusedError", "DivergedError"})
 
 WAY_ON: Final = {
-    "found replicas that are {}, expected aligned ones": "test_a_group_before_the_switch",
+    "found {}, expected equal classic logs": "test_a_group_before_the_switch",
     "no replica contains all others": "test_a_group_before_the_switch",
     "the broker.conf given for {} has storePathRootDir": "test_a_group_before_the_switch",
     "{} messages of {} would be given up": "test_a_group_before_the_switch",
@@ -29,7 +29,7 @@ WAY_ON: Final = {
     "the signature does not match": "test_a_plan_that_is_not_signed_as_it_should_be",
     "the directory has changed since the plan": "test_a_plan_of_an_earlier_state",
     "found plan {} {} in {}, expected no half-done plan": "test_a_plan_that_was_interrupted",
-    "found replicas that are {}, expected a DLedger log": (
+    "found {}, expected a DLedger log with entries": (
         "test_a_group_without_entries_that_is_to_leave"
     ),
     "{}: found neither an old log nor entries": "test_a_join_from_an_empty_member",

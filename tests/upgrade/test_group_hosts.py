@@ -107,14 +107,16 @@ def test_every_host_prepares_its_own_directory(lagging: Path, run: RunUpgrade, s
     init(lagging, run)
     code, out, err = run("prepare --rate 0 --dry-run --format json")
     forecast = json.loads(out)
-    assert code == 0 and set(forecast) == {"n0", "n1"}, "an empty member has nothing to read"
-    assert forecast["n1"]["read"] > 0
+    assert code == 0 and list(forecast) == [*NAMES], err
+    assert forecast["n1"]["read"] > 0 and forecast["n2"]["read"] == 0
     assert not list(lagging.glob("n*/rmqpy/learned")), "a dry run"
     code, out, err = run("prepare --rate 0 --format json")
     found = json.loads(out)
     assert code == 0 and list(found) == [*NAMES], (out, err)
     assert found["n1"]["learned_bytes"] > 0 and found["n1"]["read_bytes"] > 0
     assert found["n1"]["staged_bytes"] and found["n2"]["staged_bytes"] == 5 * 65536
+    assert all(forecast[name]["staged"] == found[name]["staged_bytes"] for name in NAMES)
+    assert forecast["n2"]["derived"] > 0
     assert len(list(lagging.glob("n2/rmqpy/upgrade/stage/*/0*"))) == 5
     code, out, err = run("run --until aligned --yes")
     assert code == 0 and run("check")[0] == 0, (out, err)

@@ -22,6 +22,11 @@ GIVE_ROOT = "give a broker's storePathRootDir"
 NOT_CONTENT = frozenset(("lock", "lost+found"))
 """What a directory without content may contain, besides rmqpy's own folder."""
 DERIVED = ("consumequeue", "index", "config")
+STARTED = frozenset((*NOT_CONTENT, "abort", "checkpoint", "config", "consumequeue", "index"))
+"""What a broker that has no message yet may have written."""
+EMPTY = "an empty directory"
+WITHOUT_LOG = "the directory of a broker that has no log yet"
+SEND_FIRST = "start the broker: a master has a log from its first message on, a slave copies one"
 LISTED_MAX = 3
 
 
@@ -44,18 +49,35 @@ def check_store_root(
     """Raise StoreError if ``root``, an absolute path, is not a store.
 
     With ``may_be_empty``, a member that is to be filled is accepted too: a directory without
-    content, or one in which a plan has begun.
+    content, one in which a plan has begun, or that of a broker which has started and has no log
+    yet. The last one needs ``settings``: without them the log may be somewhere else.
     """
     if is_store_root(files, root, settings):
         return
     names = _names(files, root)
+    is_started = settings is not None and _is_started(files, root, names)
     if may_be_empty and files.is_dir(root):
-        content = [name for name in names if f"{root}/{name}" != own_folder(root)]
-        if NOT_CONTENT.issuperset(content) or files.exists(journal_path(root)):
+        if NOT_CONTENT.issuperset(_content(root, names)) or files.exists(journal_path(root)):
             return
-    found, remedy = _described(files, root, names)
+        if is_started:
+            return
+    found, remedy = (WITHOUT_LOG, SEND_FIRST) if is_started else _described(files, root, names)
     expected = f"{EXPECTED}{', or an empty directory' if may_be_empty else ''}"
     raise StoreError(root, found, expected, remedy)
+
+
+def _content(root: str, names: list[str]) -> list[str]:
+    return [name for name in names if f"{root}/{name}" != own_folder(root)]
+
+
+def _is_started(files: FileSystem, root: str, names: list[str]) -> bool:
+    """Return whether a broker has started here that has no log yet, and nothing made from one."""
+    content = _content(root, names)
+    return (
+        not NOT_CONTENT.issuperset(content)
+        and STARTED.issuperset(content)
+        and not any(files.list_dir(f"{root}/{name}") for name in DERIVED[:2] if name in names)
+    )
 
 
 def _names(files: FileSystem, path: str) -> list[str]:
@@ -73,7 +95,7 @@ def _described(files: FileSystem, root: str, names: list[str]) -> tuple[str, str
         what = "a file" if files.exists(root) else "no directory"
         return what, f"{GIVE_ROOT}; if it is on another file system, mount that first"
     if not names:
-        return "an empty directory", f"{GIVE_ROOT}; if it is a mount point, mount its file system"
+        return EMPTY, f"{GIVE_ROOT}; if it is a mount point, mount its file system"
     stores = [name for name in names if is_store_root(files, f"{root}/{name}")]
     if stores:
         listed = ", ".join(stores[:LISTED_MAX]) + (" and more" if stores[LISTED_MAX:] else "")

@@ -120,23 +120,29 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _forecast(options: argparse.Namespace, rate: float) -> int:
-    from attrs import asdict
+    from attrs import asdict, fields
 
-    from rmqpy.upgrade.forecast import Forecast, forecast
+    from rmqpy.upgrade.forecast import Forecast, forecast, forecast_group
 
     group = _group_of_hosts(options)
-    more = ["--dry-run", *(["--leave"] if options.leave else [])]
-    there = prepare_alone(options, group, more) if group is not None else {}
+    members = [forecast(each, leave=options.leave) for each in local_replicas(options)]
+    if group is not None:
+        more = ["--dry-run", *(["--leave"] if options.leave else [])]
+        there = prepare_alone(options, group, more, empty_too=True)
+        names = {each.name for each in fields(Forecast)}
+        members += [
+            Forecast(**{name: tree[name] for name in tree if name in names})
+            for tree in there.values()
+        ]
     value: dict[str, object] = {}
     lines: list[str] = []
-    for found in forecast(local_replicas(options), leave=options.leave):
+    for found in forecast_group(members):
         seconds = found.seconds(rate)
-        value[found.name] = asdict(found) | {"written": found.written, "seconds": seconds}
-        lines += _forecast_lines(found, seconds)
-    for name, tree in there.items():
-        seconds, _ = tree.pop("seconds"), tree.pop("written")
-        found = Forecast(**tree)
-        value[name] = asdict(found) | {"written": found.written, "seconds": seconds}
+        value[found.name] = asdict(found) | {
+            "written": found.written,
+            "paced": found.paced,
+            "seconds": seconds,
+        }
         lines += _forecast_lines(found, seconds)
     print_result(options, value, lines)
     return EXIT_DONE

@@ -137,8 +137,7 @@ def plan_switch(context: PlanContext) -> Plan:
     state = detect(context.group)
     if state not in (GroupState.ALIGNED, GroupState.SEALED):
         raise UpgradeRefusedError(
-            f"found replicas that are {state.value}, expected aligned ones that have not switched;"
-            f" {_before_switch(state)}"
+            f"found {state.text}, expected equal classic logs; {_before_switch(state)}"
         )
     if not context.on_this_host:
         raise UpgradeRefusedError(
@@ -160,6 +159,15 @@ def _before_switch(state: GroupState) -> str:
     return "rmqpy upgrade plan and apply align them first"
 
 
+def _before_leave(state: GroupState) -> str:
+    """Return what to do in a state in which nothing can leave."""
+    if state is GroupState.MIXED:
+        return (
+            "leave works on all members at once: give all of them, or rmqpy upgrade join the rest"
+        )
+    return "rmqpy upgrade rollback takes a switch without entries back"
+
+
 def plan_leaving(context: PlanContext) -> Plan:
     """Return the plan of the way back for the members of this host."""
     if is_controlled(context.group):
@@ -172,8 +180,8 @@ def plan_leaving(context: PlanContext) -> Plan:
     state = detect(context.group)
     if state not in (GroupState.JOINED, GroupState.DLEDGER_ONLY):
         raise UpgradeRefusedError(
-            f"found replicas that are {state.value}, expected a DLedger log with entries: only that"
-            " can leave; rmqpy upgrade rollback takes a switch without entries back"
+            f"found {state.text}, expected a DLedger log with entries in every replica;"
+            f" {_before_leave(state)}"
         )
     names = BEFORE_LEAVING
     if state is GroupState.DLEDGER_ONLY:

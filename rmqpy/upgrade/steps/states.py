@@ -25,18 +25,23 @@ MIGRATIONS = "rmqpy_migrations"
 
 
 class GroupState(Enum):
-    DIVERGED = "diverged"
-    """The logs differ, and none contains all others."""
-    LAGGING = "lagging"
-    """The logs differ, and one contains all others."""
-    ALIGNED = "aligned"
-    SEALED = "sealed"
-    JOINED = "joined"
-    DLEDGER_ONLY = "dledger_only"
-    CONTROLLED = "controlled"
-    """Equal classic logs, each with epochs for a controller of 5.x."""
-    MIXED = "mixed"
-    """Some replicas have switched, others have not."""
+    """The state of a group; ``text`` says what its replicas have."""
+
+    text: str
+
+    def __new__(cls, value: str, text: str) -> GroupState:
+        state = object.__new__(cls)
+        state._value_, state.text = value, text
+        return state
+
+    DIVERGED = "diverged", "logs that differ, none of which contains all others"
+    LAGGING = "lagging", "logs of different lengths, the longest of which contains all others"
+    ALIGNED = "aligned", "equal classic logs"
+    SEALED = "sealed", "equal classic logs whose last file is closed"
+    JOINED = "joined", "old logs that continue in a DLedger log"
+    DLEDGER_ONLY = "dledger_only", "DLedger logs without an old log"
+    CONTROLLED = "controlled", "equal classic logs, with the epochs of a controller"
+    MIXED = "mixed", "replicas that have switched to DLedger, and others that have not"
 
 
 class Step(Protocol):

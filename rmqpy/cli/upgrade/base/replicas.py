@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.checks.replica import LocalReplica, Replica
 
 
+FILL = (
+    "A new member: rmqpy upgrade plan and apply of the whole group fill it; in a DLedger group,"
+    " rmqpy upgrade join {} --from MEMBER"
+)
+
+
 def all_replicas(options: argparse.Namespace) -> list[Replica]:
     from rmqpy.upgrade.checks.replica import RemoteReplica
 
@@ -98,7 +104,7 @@ def _check_store(
     name: str, root: str, settings: StoreSettings | None, *, may_be_empty: bool
 ) -> None:
     """Raise StoreError with the name of the replica if its directory is not a store."""
-    from rmqpy.audit.scan.store_root import check_store_root
+    from rmqpy.audit.scan.store_root import EMPTY, WITHOUT_LOG, check_store_root
     from rmqpy.model.errors import StoreError
     from rmqpy.store.files.disk import OsFileSystem
 
@@ -106,13 +112,8 @@ def _check_store(
     try:
         check_store_root(files, root, settings, may_be_empty=may_be_empty)
     except StoreError as error:
-        remedy = error.remedy
-        if files.is_dir(root) and not files.list_dir(root):
-            remedy += (
-                "; if it is a member to be filled, run rmqpy upgrade plan and apply, or in a"
-                f" DLedger group rmqpy upgrade join {name} --from MEMBER, or name the other"
-                " members in the command"
-            )
+        is_member = error.found in (EMPTY, WITHOUT_LOG)
+        remedy = f"{error.remedy}. {FILL.format(name)}" if is_member else error.remedy
         raise StoreError(f"{name}: {error.path}", error.found, error.expected, remedy) from None
 
 

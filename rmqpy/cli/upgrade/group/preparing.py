@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 
 
 def prepare_alone(
-    options: argparse.Namespace, group: GivenGroup, more: Sequence[str] = ()
+    options: argparse.Namespace,
+    group: GivenGroup,
+    more: Sequence[str] = (),
+    *,
+    empty_too: bool = False,
 ) -> dict[str, Any]:
     """Prepare the members of other hosts without looking at the rest of the group; return the
-    results by name. ``more`` are further options. An empty member has nothing to be read.
+    results by name. ``more`` are further options. An empty member has nothing to be read; it is
+    left out unless ``empty_too``.
     """
     from rmqpy.audit.facts.facts import Mode
 
@@ -28,7 +33,7 @@ def prepare_alone(
     empty = {each.name for each in all_replicas(options) if each.facts().mode is Mode.EMPTY}
     found: dict[str, Any] = {}
     for member in group.file.linked:
-        if member.name in empty:
+        if member.name in empty and not empty_too:
             continue
         found |= run_there(options, member, ["prepare", *_alone(member), *rate, *more])
     return found
