@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import struct
 import sys
 import tempfile
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 
 PACKAGE = str(Path(rmqpy.__file__).parent) + os.sep
 TOPIC = "TBW102"
+SYNC = "SYNC_MASTER"
 WARM_UP = 3
 QUIET_S = 0.05
 """The time within which the work after a reply (dispatch) is done."""
@@ -95,18 +97,36 @@ async def request(broker: BrokerRuntime, frame: bytes, calls: Calls) -> None:
     writer.close()
 
 
-async def count(make_frame: Callable[[], bytes]) -> Calls:
+async def follow(broker: BrokerRuntime) -> asyncio.Task[None]:
+    """Report all that the master sends as stored, as a slave does, with no call of rmqpy."""
+    host, _, port = broker.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port) + 1)
+    writer.write(struct.pack(">q", 0))
+
+    async def copy() -> None:
+        while True:
+            offset, size = struct.unpack(">qi", await reader.readexactly(12))
+            await reader.readexactly(size)
+            writer.write(struct.pack(">q", offset + size))
+
+    return asyncio.create_task(copy())
+
+
+async def count(make_frame: Callable[[], bytes], role: str) -> Calls:
     with tempfile.TemporaryDirectory() as folder:
         calls = Calls()
         async with name_server_in_process(Path(folder)) as name_server:
-            settings = {"autoCreateTopicEnable": "true"}
+            settings = {"autoCreateTopicEnable": "true", "brokerRole": role}
             async with broker_in_process(Path(folder), name_server, settings) as broker:
+                slave = await follow(broker) if role == SYNC else None
                 await request(broker, send_frame(), Calls())
                 sys.setprofile(calls)
                 try:
                     await request(broker, make_frame(), calls)
                 finally:
                     sys.setprofile(None)
+                    if slave is not None:
+                        slave.cancel()
         return calls
 
 
@@ -114,8 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="print the calls in order")
     options = parser.parse_args()
-    for name, make_frame in (("SEND", send_frame), ("PULL", pull_frame)):
-        names = asyncio.run(count(make_frame)).names
+    for name, make_frame, role in (
+        ("SEND", send_frame, "ASYNC_MASTER"),
+        ("SEND, SYNC_MASTER", send_frame, SYNC),
+        ("PULL", pull_frame, "ASYNC_MASTER"),
+    ):
+        names = asyncio.run(count(make_frame, role)).names
         modules = {module for module, _ in names}
         print(f"{name}: {len(names)} calls, {len(set(names))} functions, {len(modules)} modules")
         if options.list:

@@ -4,6 +4,8 @@ declarations.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from attrs import Factory, define
 
 from rmqpy.config.keys import (
@@ -315,7 +317,7 @@ class StoreSettings:
         """True if the checksum over whole records is verified."""
         return self.enabled_append_prop_crc or self.force_verify_prop_crc
 
-    @property
+    @cached_property
     def replicas_required(self) -> int:
         """The replicas, counting the master, that a synchronous master waits for."""
         return max(self.in_sync_replicas, self.min_in_sync_replicas)

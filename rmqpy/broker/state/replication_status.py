@@ -96,7 +96,8 @@ class ReplicationStatus:
     @property
     def refuses(self) -> bool:
         """True for a synchronous master with too few slaves to store a message at all."""
-        return self.waits and self.in_sync_count + 1 < self.identity.store.min_in_sync_replicas
+        needed = self.identity.store.min_in_sync_replicas
+        return needed > 1 and self.waits and self.in_sync_count + 1 < needed
 
     @property
     def not_enough_replicas(self) -> bool:
