@@ -18,6 +18,12 @@ from harness.console import (
     writable,
 )
 
+from rmqpy.admin.api import Admin
+from rmqpy.admin.leadership import Transferred
+from rmqpy.model.errors import RmqError
+
+leader_changes = pytest.importorskip("rmqpy.console.web.leader_changes")
+
 MESSAGE = {"topic": "orders", "tags": "t", "keys": "k1", "body": "<b>hello</b>"}
 
 
@@ -76,3 +82,40 @@ def test_a_broker_that_checks_nobody_makes_no_accounts(tmp_path: Path) -> None:
             assert status == 403 and "accepts any secret" in page
 
     asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_a_leader_is_asked_to_hand_over_only_after_a_confirmation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    async def transfer(_admin: Admin, address: str, successor: str) -> Transferred:
+        asked.append((address, successor))
+        if successor == "n9":
+            raise RmqError("found <b>n9</b>, expected a member")
+        return Transferred(group="g", leader="n0", term=3, successor=successor)
+
+    monkeypatch.setattr(leader_changes, "transfer_leadership", transfer)
+
+    async def run() -> None:
+        async with writable(tmp_path, checks=True) as (client, _):
+            form = {"group": "a", "successor": "n1"}
+            assert (await post(client, "/transfer", form))[0] == 403
+            await post(client, "/login", OPERATOR)
+            _, page = await post(client, "/transfer", form)
+            assert "hand over to <b>n1</b>" in page and not asked
+            _, page = await post(client, "/transfer", {**form, "confirmed": "yes"})
+            assert "n0, the leader of term 3, has handed over to n1" in page
+            ((address, successor),) = asked
+            assert address.startswith("127.0.0.1:") and successor == "n1"
+            assert any("the leadership of 'a' from n0 to n1" in each for each in caplog.messages)
+            for wrong, reason in (
+                ({**form, "successor": "n9"}, "found &lt;b&gt;n9"),
+                ({**form, "group": "none"}, "expected one"),
+            ):
+                _, page = await post(client, "/transfer", {**wrong, "confirmed": "yes"})
+                assert 'class="alarm critical"' in page and reason in page
+
+    with caplog.at_level(logging.INFO, "rmqpy.console"):
+        asyncio.run(run())

@@ -24,6 +24,7 @@ from rmqpy.console.web.event_stream import EventStream
 from rmqpy.console.web.group_changes import GroupChangePages
 from rmqpy.console.web.group_pages import GroupPages
 from rmqpy.console.web.guard import Guard, Listening
+from rmqpy.console.web.leader_changes import LeaderChangePages
 from rmqpy.console.web.login_pages import LoginPages
 from rmqpy.console.web.map_pages import MapPages
 from rmqpy.console.web.migration_pages import MigrationChangePages, MigrationPages
@@ -95,6 +96,7 @@ def application(
             LoginPages(collector, options.cluster, sessions, render),
             SendPages(changes),
             GroupChangePages(groups, changes),
+            LeaderChangePages(collector, changes),
         ]
         if runner is not None:
             screens.append(MigrationChangePages(runner, changes))
