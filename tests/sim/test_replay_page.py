@@ -26,7 +26,7 @@ def test_a_run_is_stepped_through_to_the_violated_invariant(tmp_path: Path) -> N
                 assert "n1 names T/0@0, which was not committed" in await alarm.text_content()
                 assert await page.locator("#run line.violation").count() == 1
                 assert await page.locator("#members tr.accused").text_content() is not None
-                await page.get_by_role("button", name="Start").press("Enter")
+                await page.get_by_role("button", name="Start", exact=True).press("Enter")
                 assert await page.locator("#now").text_content() == "0.000 s"
                 await page.get_by_role("button", name="Event after").press("Enter")
                 assert await page.locator("#now").text_content() != "0.000 s"
