@@ -35,6 +35,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "admin": ("admin",),
     "upgrade": ("upgrade",),
     "rehearse": ("rehearse",),
+    "suite": ("suite",),
     "pipeline": ("pipeline",),
     "why": ("why", "where"),
     "console": ("console",),

@@ -44,6 +44,13 @@ HELP = {
         "console -n 127.0.0.1:9876 --port 8081 --allow-writes",
     ),
     "demo": _help("demo", f"demo --store {DIR} --keep demo", no="a step did not succeed"),
+    "suite": _help("suite run suite.toml", no="a case has findings"),
+    "suite run": _help(
+        "suite run suite.toml",
+        "suite run suite.toml --junit suite.xml --html suite.html",
+        "suite run suite.toml --work /mnt/suite --keep --format json",
+        no="a case has findings",
+    ),
     "store": _help(f"store inspect {DIR}", f"store fsck {DIR}", no="damage was found"),
     "store inspect": _help(f"store inspect {DIR}", f"store inspect {DIR} --format json"),
     "store fsck": _help(

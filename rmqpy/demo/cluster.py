@@ -117,8 +117,12 @@ class DemoCluster:
         nothing, and stop them when they have the same end.
         """
         await asyncio.to_thread(self._fence)
-        await self._until("the members do not reach the same end", self._is_level)
+        await self.level()
         await self.stop(*MEMBERS)
+
+    async def level(self) -> None:
+        """Wait until all members have the same committed end; only without senders it stays."""
+        await self._until("the members do not reach the same end", self._is_level)
 
     def close(self) -> None:
         for server in (*self.brokers.values(), self.namesrv):
@@ -214,6 +218,13 @@ class DemoCluster:
         return PlanContext(
             group=Group(tuple(replicas)), files=OsFileSystem(), options=options, settings=settings
         )
+
+    async def carry_out(
+        self, context: PlanContext, planner: Callable[[PlanContext], Plan], phase: str
+    ) -> int:
+        """Plan a stage of the upgrade and apply it; return the number of operations."""
+        plan = await asyncio.to_thread(planner, context)
+        return await asyncio.to_thread(self.apply, context, plan, phase)
 
     def apply(self, context: PlanContext, plan: Plan, phase: str) -> int:
         """Apply every member's part and return the number of operations."""

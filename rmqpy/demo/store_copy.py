@@ -1,4 +1,4 @@
-"""Copy a user's store, and detect the sizes with which its files were written."""
+"""Copy a user's store, and find the settings with which its files were written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,28 @@ from attrs import define
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import index_sizes_of
+from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.errors import StoreError
 
 _COPY_CHUNK = 1 << 20
+COPIED_SETTINGS = (
+    "brokerClusterName",
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "maxHashSlotNum",
+    "maxIndexNum",
+    "messageIndexEnable",
+    "maxMessageSize",
+    "messageDelayLevel",
+    "enabledAppendPropCRC",
+)
+"""The settings of the master that decide how files are written and read."""
+NEVER_CLEANED = {
+    "fileReservedTime": "876000",
+    "diskMaxUsedSpaceRatio": "95",
+    "cleanFileForciblyEnable": "false",
+}
+"""Settings with which nothing on a copy expires."""
 
 
 def copy_store(source: Path, target: Path) -> int:
@@ -58,6 +77,17 @@ def detected_sizes(store: Path) -> dict[str, str]:
     if sizes is not None:
         found["maxHashSlotNum"], found["maxIndexNum"] = map(str, sizes)
     return found
+
+
+def copied_settings(store: Path, config: Path | None) -> dict[str, str]:
+    """Return the settings for a broker on a copy of ``store``: those of its broker.conf that decide
+    how files are written and read, or those that the files show.
+    """
+    if config is None:
+        return {**detected_sizes(store), **NEVER_CLEANED}
+    lines = parse_properties(decode_properties_bytes(config.read_bytes()))
+    given = {line.key: line.value for line in lines if line.key in COPIED_SETTINGS}
+    return {**given, **NEVER_CLEANED}
 
 
 @define(slots=True, frozen=True)

@@ -166,8 +166,7 @@ class _Walkthrough:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
         manifest = context.group.survey("n0").manifest
         self.version_2 = any(survey.version_2 for survey in context.group.surveys)
-        plan = await asyncio.to_thread(plan_alignment, context)
-        count = await asyncio.to_thread(self.cluster.apply, context, plan, "aligned")
+        count = await self.cluster.carry_out(context, plan_alignment, "aligned")
         again = await asyncio.to_thread(run_checks, self.cluster.context().group)
         left = [each for each in again if not each.is_note]
         for each in left:
@@ -178,8 +177,7 @@ class _Walkthrough:
     async def _switch(self, load: SendWorkload) -> None:
         cluster = self.cluster
         context = cluster.context()
-        plan = await asyncio.to_thread(plan_switch, context)
-        await asyncio.to_thread(cluster.apply, context, plan, "switched")
+        await cluster.carry_out(context, plan_switch, "switched")
         await cluster.start(*MEMBERS)
         leader = await cluster.leader()
         await load.wait_for(100)
@@ -217,8 +215,7 @@ class _Walkthrough:
     async def _way_back(self, manifest: Manifest, load: SendWorkload) -> bool:
         cluster = self.cluster
         context = cluster.context(self.version_2)
-        plan = await asyncio.to_thread(plan_leaving, context)
-        count = await asyncio.to_thread(cluster.apply, context, plan, "left")
+        count = await cluster.carry_out(context, plan_leaving, "left")
         self._say(f"rmqpy upgrade leave: {count} operations, a classic log again")
         equal = await self._certify(manifest, "after the way back")
         await cluster.start("n0", "n1")

@@ -33,6 +33,8 @@ class SendWorkload:
 
     name_server: str
     per_second: float = RATE_OF_ONE
+    prefix: str = "load"
+    """Begins the key of each message."""
     acknowledged: list[str] = field(factory=list)
     """The keys of the acknowledged messages, in order."""
     attempts_failed: int = 0
@@ -82,7 +84,7 @@ class SendWorkload:
         """Send this sender's share, one message after the other."""
         pause_s = senders / self.per_second
         for number in numbers:
-            key = f"load-{number}"
+            key = f"{self.prefix}-{number}"
             message = Message(topic=LOAD_TOPIC, body=f"{key} of the demo".encode(), keys=key)
             sent_s = time.monotonic()
             while not await self._is_acknowledged(producer, message):

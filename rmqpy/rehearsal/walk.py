@@ -124,8 +124,7 @@ class Walk:
             before = context.group.survey("n0").manifest
             self._version_2 = any(each.version_2 for each in context.group.surveys)
         async with self._step("plan, apply"):
-            plan = await asyncio.to_thread(plan_alignment, context)
-            await asyncio.to_thread(cluster.apply, context, plan, "aligned")
+            await cluster.carry_out(context, plan_alignment, "aligned")
         async with self._step("check again"):
             context = cluster.context()
             found = await asyncio.to_thread(run_checks, context.group)
@@ -134,8 +133,7 @@ class Walk:
             self._reasons += [f"[{each.check}] {each.replica}: {each.text}" for each in left]
             return None
         async with self._step("switch"):
-            plan = await asyncio.to_thread(plan_switch, context)
-            await asyncio.to_thread(cluster.apply, context, plan, "switched")
+            await cluster.carry_out(context, plan_switch, "switched")
         async with self._step("start the members, elect a leader"):
             await cluster.start(*MEMBERS)
             await cluster.leader()
@@ -163,8 +161,7 @@ class Walk:
             self._judge(await asyncio.to_thread(cluster.certificate, before), "after the switch")
         async with self._step("leave"):
             context = cluster.context(self._version_2)
-            plan = await asyncio.to_thread(plan_leaving, context)
-            await asyncio.to_thread(cluster.apply, context, plan, "left")
+            await cluster.carry_out(context, plan_leaving, "left")
         async with self._step("verify again"):
             certificate = await asyncio.to_thread(cluster.certificate, before)
             self._judge(certificate, "after the way back")

@@ -16,6 +16,7 @@ from attrs import define
 from rmqpy.codec.epochs import Epoch, decode_epochs, encode_epochs
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.config.properties_file import format_properties
+from rmqpy.demo.store_copy import COPIED_SETTINGS, NEVER_CLEANED
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileLock, FileSystem
 from rmqpy.model.text import format_bytes
@@ -25,18 +26,6 @@ from rmqpy.store.files.paths import EPOCH_FILE
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
 FORMAT = 1
-COPIED_SETTINGS = (
-    "brokerClusterName",
-    "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue",
-    "maxHashSlotNum",
-    "maxIndexNum",
-    "messageIndexEnable",
-    "maxMessageSize",
-    "messageDelayLevel",
-    "enabledAppendPropCRC",
-)
-"""The settings of the master that decide how files are written and read."""
 ELECTION = {
     "heartBeatTimeIntervalMs": "2000",
     "maxHeartBeatLeak": "3",
@@ -46,12 +35,6 @@ ELECTION = {
 """The defaults of the settings that decide how soon a lost leader is replaced. Java's brokers do
 not report theirs.
 """
-NEVER_CLEANED = {
-    "fileReservedTime": "876000",
-    "diskMaxUsedSpaceRatio": "95",
-    "cleanFileForciblyEnable": "false",
-}
-"""Settings with which nothing on a copy expires."""
 
 
 @define(slots=True, frozen=True)

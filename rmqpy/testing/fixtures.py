@@ -1,36 +1,19 @@
-"""Run brokers and groups as processes on random ports, and upgrade a store and take it back."""
+"""Switch copies of a store to DLedger, for the fixture ``rmq_upgraded_group``."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 
-from attrs import define, field
+from attrs import define
 
-from rmqpy.audit.facts.log_reader import QueueMessages
-from rmqpy.audit.replicas.certificate import Certificate
-from rmqpy.audit.replicas.certify import certify
-from rmqpy.audit.replicas.manifest import Manifest, Md5
-from rmqpy.audit.scan.directory import read_directory
-from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkError, RequestRejectedError, RmqError
-from rmqpy.remoting.command import RemotingCommand
+from rmqpy.audit.replicas.manifest import Md5
+from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.testing.blocking_connection import BlockingConnection, create_topic, send_request
+from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 from rmqpy.testing.broker import Broker
-from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
-from rmqpy.testing.processes import (
-    FAST_ELECTION,
-    LOOPBACK,
-    SMALL_STORE,
-    BrokerSpec,
-    RmqpySite,
-    ServerProcess,
-    group_settings,
-    wait_until_accepting,
-)
+from rmqpy.testing.processes import LOOPBACK, SMALL_STORE
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.copying import copy_tree
@@ -42,131 +25,6 @@ from rmqpy.upgrade.steps.planning import plan_alignment, plan_switch
 
 MEMBERS = ("n0", "n1", "n2")
 BROKER_NAME = "broker-a"
-ELECTION_SECONDS_MAX = 60.0
-PROBE_TOPIC = "rmqpy-testing-probe"
-
-
-@define
-class RunningBroker:
-    """A running broker with the address ``address``; clients use ``namesrv_address``."""
-
-    server: ServerProcess
-    namesrv: ServerProcess
-
-    @property
-    def address(self) -> str:
-        return self.server.address
-
-    @property
-    def namesrv_address(self) -> str:
-        return self.namesrv.address
-
-    @property
-    def store(self) -> Path:
-        assert self.server.store is not None
-        return self.server.store
-
-
-@define
-class RunningGroup:
-    """A running DLedger group: its members by id, and its name server."""
-
-    servers: dict[str, ServerProcess]
-    namesrv: ServerProcess
-
-    @property
-    def namesrv_address(self) -> str:
-        return self.namesrv.address
-
-    def leader(self) -> ServerProcess:
-        """Return the first member that acknowledges a send; raise RmqError after a minute."""
-        deadline = time.monotonic() + ELECTION_SECONDS_MAX
-        while time.monotonic() < deadline:
-            for server in self.servers.values():
-                if server.running and _acknowledges(server):
-                    return server
-            time.sleep(0.05)
-        raise RmqError("no member leads: " + "\n".join(s.printed() for s in self.servers.values()))
-
-    def stop(self) -> None:
-        """Stop the group once all members have the same committed end.
-
-        The leader is stopped last, so that no other member is elected.
-        """
-        leader = self.leader()
-        deadline = time.monotonic() + ELECTION_SECONDS_MAX
-        while len({_committed_end(server) for server in self.servers.values()}) > 1:
-            if time.monotonic() > deadline:
-                raise RmqError("the members do not reach the same committed end")
-            time.sleep(0.05)
-        for server in self.servers.values():
-            if server is not leader:
-                server.stop()
-        leader.stop()
-
-
-@define
-class UpgradeFixture:
-    """A factory of servers below ``root``; ``close`` kills them."""
-
-    root: Path
-    _servers: list[ServerProcess] = field(factory=list)
-    _ports: list[PortBlock] = field(factory=list)
-
-    def namesrv(self) -> ServerProcess:
-        return self._take(self._site.namesrv(f"namesrv-{len(self._servers)}", self._port()).start())
-
-    def broker(self, store: Path | None = None) -> RunningBroker:
-        namesrv = self.namesrv()
-        server = self._site.broker(f"broker-{len(self._servers)}", self.spec(namesrv, store))
-        return RunningBroker(self._take(server.start()), namesrv)
-
-    def spec(self, namesrv: ServerProcess, store: Path | None = None) -> BrokerSpec:
-        """Return the specification of a classic broker; an existing store keeps its file sizes."""
-        block = free_port_block(BROKER_PORT_COUNT)
-        self._ports.append(block)
-        sizes = SMALL_STORE if store is None else shown_sizes(store)
-        return BrokerSpec(port=block.broker_port, namesrv=namesrv.address, store=store, sizes=sizes)
-
-    def group(self, stores: dict[str, Path] | None = None) -> RunningGroup:
-        namesrv = self.namesrv()
-        ports = [self._port() for _ in MEMBERS]
-        servers = {}
-        for number, member in enumerate(MEMBERS):
-            store = stores[member] if stores else None
-            spec = self.spec(namesrv, store)
-            settings = {**FAST_ELECTION, **group_settings(BROKER_NAME, ports, number)}
-            spec = BrokerSpec(
-                port=spec.port,
-                namesrv=namesrv.address,
-                store=store,
-                sizes=spec.sizes,
-                settings=settings,
-            )
-            name = f"{member}-{len(self._servers)}"
-            servers[member] = self._take(self._site.broker(name, spec).launch())
-        for server in servers.values():
-            wait_until_accepting(server.port)
-        group = RunningGroup(servers, namesrv)
-        group.leader()
-        return group
-
-    def close(self) -> None:
-        for server in reversed(self._servers):
-            server.kill()
-        self._servers.clear()
-
-    @property
-    def _site(self) -> RmqpySite:
-        return RmqpySite(self.root)
-
-    def _port(self) -> int:
-        self._ports.append(free_port_block(1))
-        return self._ports[-1].first
-
-    def _take(self, server: ServerProcess) -> ServerProcess:
-        self._servers.append(server)
-        return server
 
 
 @define
@@ -174,7 +32,6 @@ class UpgradeRun:
     """Three replicas of one store below ``root``: two copies and an empty one."""
 
     root: Path
-    manifests: dict[str, Manifest] = field(factory=dict)
 
     @property
     def stores(self) -> dict[str, Path]:
@@ -221,16 +78,6 @@ class UpgradeRun:
             node_context = context.node_context(context.group.replica(part.replica))
             apply_plan(node_context, plan, part.replica)
 
-    def certificate(self, before: Manifest | None = None) -> Certificate:
-        """Return the certificate of all members, compared with ``before`` if it is given."""
-        manifests = [survey.manifest for survey in self.situation().group.surveys]
-        available = {
-            member: QueueMessages(OsFileSystem(), read_directory(OsFileSystem(), os.fspath(store)))
-            for member, store in self.stores.items()
-        }
-        first = [before] if before is not None else []
-        return certify([*first, *manifests], 0, available, earlier=len(first))
-
 
 def switched_run(root: Path, source: Path | None) -> UpgradeRun:
     """Return three switched replicas below ``root`` of a store, or of a small classic one."""
@@ -262,20 +109,3 @@ def shown_sizes(store: Path) -> dict[str, str]:
         "maxHashSlotNum": str(settings.max_hash_slot_num),
         "maxIndexNum": str(settings.max_index_num),
     }
-
-
-def _committed_end(server: ServerProcess) -> str:
-    with BlockingConnection(server.address) as connection:
-        reply = connection.call(RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO))
-    table = json.loads(reply.body)["table"]
-    undispatched_bytes = int(table.get("dispatchBehindBytes", "0"))
-    return f"{table['commitLogMaxOffset']} {undispatched_bytes}"
-
-
-def _acknowledges(server: ServerProcess) -> bool:
-    try:
-        with BlockingConnection(server.address, 1.0) as connection:
-            create_topic(connection, PROBE_TOPIC, 1)
-            return connection.call(send_request(PROBE_TOPIC, 0, [b"probe"])).code == 0
-    except (NetworkError, RequestRejectedError):
-        return False

@@ -22,6 +22,7 @@ SCOPES = ("function", "session")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rmqpy")
+    group.addoption("--rmq-suite", metavar="FILE", help="a suite file, for rmqpy.suite")
     group.addoption("--rmq-store", metavar="DIR", help="a broker's storePathRootDir; it is copied")
     group.addoption(
         "--rmq-config", metavar="FILE", help="broker.conf with which the store was written"

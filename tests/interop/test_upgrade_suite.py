@@ -1,43 +1,46 @@
-"""The regression suite for users' own stores, after which the Java broker opens the store."""
+"""The regression suite for users' own stores: the example suite of the golden stores, after which
+Java brokers serve the results.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
+import shutil
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
+from rmqpy.cli import main
 from rmqpy.testing.java import JavaHome
-from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.interop
 
-PLUGIN = "rmqpy.testing.plugin"
-SECONDS_MAX = 600
+SUITE = Path(__file__).parents[1] / "suite" / "suite.toml"
 
 
-@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
-def test_java_serves_a_store_after_the_suite(
-    golden_copy: Callable[[str], Path], tmp_path: Path, version: str
+def test_java_serves_the_golden_stores_after_the_suite(
+    golden_copy: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    if JavaHome(version).missing() is not None:
-        pytest.skip(str(JavaHome(version).missing()))
-    store = golden_copy("B-master-slave-v497") / "master"
-    arguments = ["--pyargs", "rmqpy.testing.suite"]
-    arguments += ["--rmq-store", str(store), "--rmq-java", version]
-    plugin = ["-p", "no:cacheprovider"]
-    if PLUGIN not in {each.value for each in entry_points(group="pytest11")}:
-        plugin += ["-p", PLUGIN]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *plugin, *arguments],
-        cwd=tmp_path,
-        env=python_environment(),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
-    assert "9 passed" in done.stdout, done.stdout[-4000:] + done.stderr[-1000:]
+    for version in ("4.9.7", "5.3.3"):
+        if (reason := JavaHome(version).missing()) is not None:
+            pytest.skip(reason)
+    for name in ("A-classic-clean-v497", "B-lagging-slave-v497"):
+        assert golden_copy(name).parent == tmp_path
+    shutil.copy(SUITE, tmp_path)
+    report, page = tmp_path / "report.json", tmp_path / "report.html"
+    words = [str(tmp_path / SUITE.name), "--json", str(report), "--html", str(page)]
+    code = main(["suite", "run", *words])
+    cases = json.loads(report.read_text())["cases"]
+    assert code == 0, [case["findings"] for case in cases]
+    assert len(cases) == 16
+    for case in cases:
+        if case["case"].startswith("java-"):
+            assert case["facts"]["same"] == case["facts"]["messages"] > 300
+    hooks = (tmp_path / "hooks.log").read_text().splitlines()
+    assert hooks == [
+        f"{store} {hook}"
+        for store in ("classic", "lagging")
+        for hook in ("before switch", "after leave")
+    ]
+    assert page.read_text().count("<tr>") == 18

@@ -61,8 +61,8 @@ def test_function_scope_is_a_new_broker_and_no_assertion_shows_the_environment(
 
 
 def test_the_upgrade_suite_without_a_store_does_not_pass(tmp_path: Path) -> None:
-    code, printed = run_pytest(tmp_path, "--pyargs", "rmqpy.testing.suite")
-    assert "found no store to test; give --rmq-store DIR" in printed
+    code, printed = run_pytest(tmp_path, "--pyargs", "rmqpy.suite")
+    assert "found no store to test; give --rmq-suite FILE" in printed
     assert code == 1
 
 

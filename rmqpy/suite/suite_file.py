@@ -1,0 +1,254 @@
+"""The suite file: stores, stages, limits, and hooks.
+
+::
+
+    java = ["4.9.7", "5.3.3"]          # brokers that must serve the result, each one more case
+    stages = ["check", "prepare", "switch", "failover", "verify", "leave"]    # the default
+
+    [load]
+    per_second = 100                   # a producer that never stops sending
+    messages = 50                      # acknowledged before and after each change
+
+    [limits]                           # a longer time is a finding
+    switch_pause_s = 30                # the time without an acknowledged send
+    failover_pause_s = 15
+    leave_pause_s = 30
+    lag_s = 15                         # the time until all members have the same end
+
+    [hooks]                            # commands with a running group (rmqpy.suite.hooks)
+    before_switch = ["./read-all.sh"]
+    after_leave = ["./read-all.sh"]
+    seconds = 60                       # the time that each may take
+
+    [[store]]
+    name = "orders"
+    messages = 1234                    # the number of messages that the store must have
+    [[store.replica]]                  # one to three, the master first
+    path = "master/store"              # a storePathRootDir, relative to this file
+    config = "master/broker.conf"
+    [[store.replica]]
+    path = "slave/store"
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import define, field
+
+from rmqpy.model.errors import ConfigError
+from rmqpy.model.near_names import did_you_mean
+from rmqpy.suite.toml_table import CheckedTable, read_toml
+
+STAGES = ("check", "prepare", "switch", "failover", "verify", "leave")
+"""All stages in the order in which they are carried out. The cases of Java follow them."""
+NEEDED = {
+    "prepare": "check",
+    "switch": "prepare",
+    "failover": "switch",
+    "verify": "switch",
+    "leave": "switch",
+}
+"""The stage without which another one has nothing to work on."""
+LIVE_STAGES = ("switch", "failover", "leave")
+"""The stages before and after which a group runs."""
+REPLICAS_MAX = 3
+JAVA_CASE = "java-"
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+VERSION = re.compile(r"\d+\.\d+\.\d+")
+
+
+@define(frozen=True, kw_only=True)
+class SuiteLimits:
+    """The longest times, in s."""
+
+    pauses_s: Mapping[str, float]
+    lag_s: float
+
+
+@define(frozen=True)
+class SuiteReplica:
+    """A store directory, and the broker.conf with which it was written, if it is known."""
+
+    path: Path
+    config: Path | None
+
+
+@define(frozen=True, kw_only=True)
+class SuiteStore:
+    """One group: its replicas, the master first. ``messages``: the number it must have."""
+
+    name: str
+    replicas: tuple[SuiteReplica, ...]
+    messages: int | None = None
+
+
+@define(frozen=True, kw_only=True)
+class SuitePlan:
+    """A whole suite. ``hooks`` are commands by (before or after, stage)."""
+
+    name: str
+    folder: Path
+    stores: tuple[SuiteStore, ...]
+    stages: tuple[str, ...] = STAGES
+    java: tuple[str, ...] = ()
+    per_second: float = 100.0
+    load_messages: int = 50
+    limits: SuiteLimits = field(factory=lambda: _limits(CheckedTable("", {})))
+    hooks: Mapping[tuple[str, str], tuple[str, ...]] = field(factory=dict)
+    hook_s: float = 60.0
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """The names of the cases of each store, in order."""
+        return (*self.stages, *(f"{JAVA_CASE}{version}" for version in self.java))
+
+
+def read_suite(path: Path) -> SuitePlan:
+    """Read and check a suite file. Raises ConfigError for the first thing that is wrong."""
+    top = read_toml(path)
+    folder = path.resolve().parent
+    load = top.table("load")
+    hooks, hook_s = _hooks(top.table("hooks"))
+    stages = _stages(top)
+    plan = SuitePlan(
+        name=top.text("name", path.stem),
+        folder=folder,
+        stores=_stores(top, folder),
+        stages=stages,
+        java=_java(top, stages),
+        per_second=load.number("per_second", 100.0) or 1.0,
+        load_messages=max(1, round(load.number("messages", 50))),
+        limits=_limits(top.table("limits")),
+        hooks=hooks,
+        hook_s=hook_s,
+    )
+    load.finish()
+    top.finish()
+    for when, stage in hooks:
+        if stage not in stages:
+            raise ConfigError(
+                f"{path}: [hooks]: found {when}_{stage}, but {stage} is not in stages; add it there"
+            )
+    return plan
+
+
+def suite_of_store(store: Path, config: Path | None, java: tuple[str, ...]) -> SuitePlan:
+    """Return the suite of one store, with all stages."""
+    replica = SuiteReplica(store.resolve(), config)
+    _check_replica(str(store), replica)
+    name = store.name if NAME.fullmatch(store.name) else "store"
+    one = SuiteStore(name=name, replicas=(replica,))
+    return SuitePlan(name="suite", folder=Path.cwd(), stores=(one,), java=java)
+
+
+def _stages(top: CheckedTable) -> tuple[str, ...]:
+    given = top.texts("stages", STAGES)
+    for stage in given:
+        if stage not in STAGES:
+            hint = did_you_mean(stage, STAGES)
+            raise top.error("stages", stage, f"some of {', '.join(STAGES)}{hint}")
+        needed = NEEDED.get(stage)
+        if needed is not None and needed not in given:
+            raise top.error("stages", list(given), f"{needed} before {stage}, which needs it")
+    if not given:
+        raise top.error("stages", [], f"some of {', '.join(STAGES)}")
+    return tuple(stage for stage in STAGES if stage in given)
+
+
+def _java(top: CheckedTable, stages: tuple[str, ...]) -> tuple[str, ...]:
+    versions = top.texts("java")
+    for version in versions:
+        if not VERSION.fullmatch(version):
+            raise top.error("java", version, "versions such as 4.9.7")
+    if len(set(versions)) < len(versions):
+        raise top.error("java", list(versions), "each version once")
+    if versions and "leave" not in stages:
+        raise top.error("java", list(versions), "the stage leave, whose result Java serves")
+    return versions
+
+
+def _limits(table: CheckedTable) -> SuiteLimits:
+    pauses_s = {
+        "switch": table.number("switch_pause_s", 30.0),
+        "failover": table.number("failover_pause_s", 15.0),
+        "leave": table.number("leave_pause_s", 30.0),
+    }
+    limits = SuiteLimits(pauses_s=pauses_s, lag_s=table.number("lag_s", 15.0))
+    table.finish()
+    return limits
+
+
+def _hooks(table: CheckedTable) -> tuple[dict[tuple[str, str], tuple[str, ...]], float]:
+    expected = [f"{when}_{stage}" for when in ("before", "after") for stage in LIVE_STAGES]
+    seconds = table.number("seconds", 60.0)
+    hooks = {}
+    for key in table.keys():  # noqa: SIM118 - it is not a dictionary
+        if key == "seconds":
+            continue
+        if key not in expected:
+            hint = did_you_mean(key, expected)
+            known = ", ".join(expected)
+            raise ConfigError(f"{table.where}: found {key!r}, expected some of {known}{hint}")
+        commands = table.texts(key)
+        for command in commands:
+            _check_command(table, key, command)
+        when, _, stage = key.partition("_")
+        hooks[when, stage] = commands
+    return hooks, seconds
+
+
+def _check_command(table: CheckedTable, key: str, command: str) -> None:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise table.error(key, command, f"a command line ({error})") from None
+    if not words:
+        raise table.error(key, command, "a command line")
+
+
+def _stores(top: CheckedTable, folder: Path) -> tuple[SuiteStore, ...]:
+    stores: list[SuiteStore] = []
+    for table in top.tables("store"):
+        name = table.text("name")
+        if not NAME.fullmatch(name):
+            raise table.error("name", name, "letters, digits, and . _ -, at most 64")
+        if name in {each.name for each in stores}:
+            raise table.error("name", name, "a name that no other store has")
+        replicas = tuple(_replica(each, folder) for each in table.tables("replica"))
+        if not 1 <= len(replicas) <= REPLICAS_MAX:
+            raise table.error(
+                "replica", f"{len(replicas)} replicas", f"1 to {REPLICAS_MAX} [[store.replica]]"
+            )
+        stores.append(SuiteStore(name=name, replicas=replicas, messages=table.count("messages")))
+        table.finish()
+    if not stores:
+        raise ConfigError(f"{top.where}: found no [[store]], expected at least one; add its paths")
+    return tuple(stores)
+
+
+def _replica(table: CheckedTable, folder: Path) -> SuiteReplica:
+    config = table.text("config", "-")
+    path = folder / Path(table.text("path")).expanduser()
+    replica = SuiteReplica(path, None if config == "-" else folder / Path(config).expanduser())
+    table.finish()
+    _check_replica(table.where, replica)
+    return replica
+
+
+def _check_replica(where: str, replica: SuiteReplica) -> None:
+    if not (replica.path / "commitlog").is_dir():
+        raise ConfigError(
+            f"{where}: found no directory commitlog in {replica.path}, expected a storePathRootDir;"
+            " give the directory that contains commitlog, consumequeue, and config"
+        )
+    if any(replica.path.glob("dledger-*/data/*")):
+        raise ConfigError(
+            f"{where}: found a store that runs DLedger already in {replica.path}, expected a"
+            " classic one; take a copy from before the switch"
+        )
+    if replica.config is not None and not replica.config.is_file():
+        raise ConfigError(f"{where}: found no file {replica.config}, expected a broker.conf")

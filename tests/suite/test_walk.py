@@ -1,0 +1,96 @@
+"""Walks that end early: their cases, and what is left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqpy.cli import main
+from rmqpy.suite.cases import CaseStatus
+from rmqpy.suite.runner import SuiteRun
+from rmqpy.suite.suite_file import SuitePlan, read_suite
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def plan(golden_copy: Callable[[str], Path], tmp_path: Path) -> Callable[[str], SuitePlan]:
+    golden_copy("B-lagging-slave-v497")
+
+    def written(lines: str) -> SuitePlan:
+        path = tmp_path / "suite.toml"
+        replicas = "".join(
+            f'[[store.replica]]\npath = "B-lagging-slave-v497/{name}"\n'
+            for name in ("master", "slave")
+        )
+        path.write_text(f'stages = ["check", "prepare"]\n[[store]]\nname = "b"\n{lines}{replicas}')
+        return read_suite(path)
+
+    return written
+
+
+def test_a_lagging_slave_is_prepared_and_the_store_is_not_changed(
+    plan: Callable[[str], SuitePlan], tmp_path: Path
+) -> None:
+    made = plan("messages = 361\n")
+    store = made.stores[0].replicas[1].path
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    run = SuiteRun(plan=made, work=tmp_path / "work")
+    shown: list[str] = []
+    check, prepare = run.run(lambda case: shown.append(case.case)).cases
+    assert shown == ["check", "prepare"]
+    assert check.status is CaseStatus.PASSED and check.notes
+    assert prepare.status is CaseStatus.PASSED
+    assert prepare.facts["certificate"] == "EQUAL" and prepare.facts["messages"] == 361
+    assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    assert not (tmp_path / "work" / "b").exists()
+    shown.clear()
+    assert run.run(lambda case: shown.append(case.case)).cases == (check, prepare)
+    assert not shown, "the results of the first run are read"
+
+
+def test_damage_is_a_finding_and_later_stages_are_not_tested(
+    plan: Callable[[str], SuitePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for store in [each.path for each in plan("").stores[0].replicas]:
+        log = store / "commitlog" / "00000000000000000000"
+        data = bytearray(log.read_bytes())
+        data[1000:1040] = bytes(40)
+        log.write_bytes(data)
+    (tmp_path / "suite.toml").write_text(
+        (tmp_path / "suite.toml").read_text().replace('"prepare"]', '"prepare", "switch"]')
+    )
+    report = tmp_path / "suite.json"
+    assert main(["suite", "run", str(tmp_path / "suite.toml"), "--json", str(report)]) == 2
+    assert "FAILED: 1 passed, 1 failed, 1 not tested" in capsys.readouterr().out
+    cases = json.loads(report.read_text())["cases"]
+    assert [case["status"] for case in cases] == ["passed", "failed", "not tested"]
+    assert cases[2]["findings"] == ["prepare was not carried out"]
+
+
+def test_a_wrong_number_of_messages_is_a_finding(
+    plan: Callable[[str], SuitePlan], tmp_path: Path
+) -> None:
+    run = SuiteRun(plan=plan("messages = 360\n"), work=tmp_path / "work")
+    check = run.run(lambda _case: None).cases[0]
+    assert check.findings == ("messages: found 361, expected 360 (suite file)",)
+
+
+def test_wrong_calls_are_sentences(
+    plan: Callable[[str], SuitePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan("")
+    suite = str(tmp_path / "suite.toml")
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "b.json").write_text("[]")
+    for words, text in [
+        ([str(tmp_path / "none.toml")], "cannot be read"),
+        ([suite, "--keep"], "expected --work DIR"),
+        ([suite, "--html", "/nowhere/at/all.html"], "expected an existing one"),
+        ([suite, "--work", str(tmp_path / "used")], "an earlier run"),
+    ]:
+        assert main(["suite", "run", *words]) == 1
+        assert text in capsys.readouterr().err
