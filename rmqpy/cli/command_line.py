@@ -36,6 +36,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "upgrade": ("upgrade",),
     "rehearse": ("rehearse",),
     "suite": ("suite",),
+    "traffic": ("record", "replay"),
     "pipeline": ("pipeline",),
     "why": ("why", "where"),
     "console": ("console",),

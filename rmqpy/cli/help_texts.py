@@ -44,6 +44,15 @@ HELP = {
         "console -n 127.0.0.1:9876 --port 8081 --allow-writes",
     ),
     "demo": _help("demo", f"demo --store {DIR} --keep demo", no="a step did not succeed"),
+    "record": _help(
+        "record traffic.rec --to 10.0.0.1:10911 -n 10.0.0.1:9876",
+        f"record traffic.rec --store {DIR} --from 1790000000000",
+    ),
+    "replay": _help(
+        "replay traffic.rec --to 127.0.0.1:10911 --speed 10",
+        "replay traffic.rec --to 10.0.0.1:10911 --to 10.0.0.2:10911 --rate 500 --format json",
+        no="there are differences",
+    ),
     "suite": _help("suite run suite.toml", no="a case has findings"),
     "suite run": _help(
         "suite run suite.toml",
