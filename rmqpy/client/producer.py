@@ -11,7 +11,7 @@ answer                                      reaction
 14 (an election, a full disk)               the same, and it does not count as an attempt: the
                                             broker is expected to accept messages again
 no answer, connection lost                  the next queue, of another broker; the route is suspect
-no connection, no name server               the same, and it does not count as an attempt, because
+no connection, no name server, no route     the same, and it does not count as an attempt, because
                                             nothing was sent
 any other code                              RequestRejectedError at once
 ==========================================  ===================================================
@@ -319,7 +319,9 @@ class Producer(GroupMember):
                 if not queues:
                     try:
                         queues = await self._publish_queues(encoded.topic)
-                    except NetworkError as error:
+                    except (NetworkError, RequestRejectedError) as error:
+                        if not _may_appear(error):
+                            raise
                         fault = error
                         if not self._settings.retries:
                             break
@@ -556,6 +558,15 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
         parts[-1].append(message)
         used += size
     return parts
+
+
+def _may_appear(error: RmqError) -> bool:
+    """Return whether a route that was not found may be there soon: no name server answered, or none
+    has a broker of the topic, because it has not registered yet.
+    """
+    if isinstance(error, RequestRejectedError):
+        return error.code == ResponseCode.TOPIC_NOT_EXIST
+    return True
 
 
 def _is_uncounted(outcome: RmqError | SendResult) -> bool:

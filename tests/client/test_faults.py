@@ -30,7 +30,7 @@ from rmqpy.client.errors import (
     RmqError,
 )
 from rmqpy.remoting.bodies import CONSUME_FROM_FIRST_OFFSET
-from rmqpy.testing import Broker
+from rmqpy.testing import Broker, NameServer
 
 SECONDS_MAX = 60
 FIRST = PushSettings(from_where=CONSUME_FROM_FIRST_OFFSET, rebalance_ms=200, persist_ms=50)
@@ -88,6 +88,21 @@ def test_a_send_waits_for_a_broker_that_restarts(broker: Broker, topic: str) -> 
 
     run(main)
     assert stored(broker, topic) == {b"before", b"meanwhile"}
+
+
+def test_a_first_send_waits_for_a_broker_that_is_down() -> None:
+    async def main() -> None:
+        async with NameServer() as namesrv, Producer("early", namesrv.address) as producer:
+            message = Message(topic="Early", body=b"1")
+            with pytest.raises(RequestRejectedError, match=r"in [0-9]+ ms, topic Early") as late:
+                await producer.send(message, timeout_ms=300)
+            assert late.value.response_code is ResponseCode.TOPIC_NOT_EXIST
+            assert late.value.retriable
+            sending = asyncio.ensure_future(producer.send(message, timeout_ms=30_000))
+            async with Broker(name_server=namesrv):
+                await sending
+
+    run(main)
 
 
 def test_what_is_acknowledged_during_kills_is_stored(broker: Broker, topic: str) -> None:
@@ -232,6 +247,31 @@ def test_a_slow_consumer_holds_a_bounded_number_of_messages(broker: Broker, topi
 
 
 # -- cancellation and close
+
+
+def test_a_consumer_may_be_cancelled_at_every_await_and_loses_nothing(
+    broker: Broker, topic: str
+) -> None:
+    """What was not finished is delivered again, to the next iteration or the next consumer."""
+
+    async def take(consumer: PushConsumer, found: set[bytes]) -> None:
+        found.add((await anext(consumer)).body)
+
+    async def main() -> None:
+        async with Producer("feeds", settings_of(broker)) as producer:
+            for number in range(30):
+                await producer.send(Message(topic=topic, body=b"%d" % number))
+        found: set[bytes] = set()
+        consumer = PushConsumer(f"group-{topic}", settings_of(broker), settings=FIRST)
+        consumer.subscribe(topic)
+        async with consumer:
+            await take(consumer, found)
+            for turns in (*range(12), 20):
+                await cancelled_after(turns, take(consumer, found))
+            while len(found) < 30:
+                await take(consumer, found)
+
+    run(main)
 
 
 async def cancelled_after(turns: int, work: Coroutine[Any, Any, object]) -> bool:
