@@ -47,16 +47,13 @@ class ByteRange:
 
 @define(slots=True, frozen=True, kw_only=True)
 class QueueFileUnit:
-    """One queue; its spans are in the order of the log."""
+    """One queue; its spans are in the order of the log and have ``units`` units."""
 
     topic: str
     queue_id: int
     spans: tuple[ByteRange, ...]
+    units: int
     file_size: int
-
-    @property
-    def units(self) -> int:
-        return sum(span.count for span in self.spans)
 
     @property
     def is_plain(self) -> bool:

@@ -214,6 +214,7 @@ class Rebuild:
                 topic=name,
                 queue_id=queue_id,
                 spans=tuple(spans),
+                units=sum(span.count for span in spans),
                 file_size=self.plan.settings.mapped_file_size_consume_queue,
             )
 
