@@ -6,9 +6,11 @@ s2   "contained in" and "equal" are two verdicts, whatever the order of the repl
 s5   a URI is honoured or refused, and never turned into a folder
 s6   a range of a file is read without walking to it from the start of the file
 s7   a DataFrame that is used twice has all rows each time
-s8   a view of SQL can be created on a store, by path and by URI
+s8   views and tables of SQL can be created on a store and on a topic, and rows inserted
 s9   a rebuild syncs and starts a task for many queues at once, not for each
 s10  arguments are checked before any work
+s12  Spark finds the source itself; lag is in the progress (names: test_kafka_names.py)
+s13  small queues share a task and a batch (test_kafka_names.py, test_offsets.py)
 s14  damage, differences, and errors are reported in sentences
 s17  columns are not guessed from the text of a statement
 ===  ===============================================================================
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.pipeline import FORGED_SIZE, flip_bit, forged_record
+from harness.pipeline import FORGED_SIZE, LiveCluster, bodies, flip_bit, forged_record
 
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_facts
@@ -318,6 +320,52 @@ def test_s8_a_view_of_sql_reads_a_store(store_of: StoreOf, spark: SparkSession) 
         spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW s8 USING rocketmq OPTIONS (path '{path}')")
         assert spark.sql("SELECT count(*) FROM s8").collect()[0][0] == count > 0
     spark.catalog.dropTempView("s8")
+
+
+@pytest.mark.spark
+def test_s8_a_table_reads_a_store_and_another_receives_rows(
+    store_of: StoreOf, spark: SparkSession, live: LiveCluster
+) -> None:
+    store, topic = store_of(STORE), live.topic(queues=1)
+    count = spark.read.format("rocketmq").load(str(store)).count()
+    options = f"nameServer '{live.namesrv.address}', topic '{topic}', columns 'message'"
+    try:
+        spark.sql(f"CREATE TABLE s8_stored USING rocketmq OPTIONS (path '{store}')")
+        assert spark.sql("SELECT count(*) FROM s8_stored").collect()[0][0] == count > 0
+        spark.sql(f"CREATE TABLE s8_sent USING rocketmq OPTIONS ({options})")
+        spark.sql("INSERT INTO s8_sent (topic, body) SELECT topic, body FROM s8_stored LIMIT 0")
+        spark.sql(f"INSERT INTO s8_sent (topic, body, keys) VALUES ('{topic}', X'01', 'k')")
+        (row,) = spark.sql("SELECT topic, keys, body FROM s8_sent").collect()
+        assert (row["topic"], row["keys"], bytes(row["body"])) == (topic, "k", b"\1")
+    finally:
+        for name in ("s8_stored", "s8_sent"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.mark.spark
+def test_s12_a_stream_reports_its_lag(
+    spark: SparkSession, live: LiveCluster, tmp_path: Path
+) -> None:
+    from rmqpy.pipeline.datasource.lag import lag_of
+
+    topic = live.topic(queues=1)
+    live.send(topic, bodies(0, 10))
+    query = (
+        spark.readStream.format("rocketmq")
+        .option("nameServer", live.namesrv.address)
+        .option("topic", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 4)
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120) and query.exception() is None
+    batches = [each for each in query.recentProgress if each["numInputRows"]]
+    assert [sum(lag_of(each).values()) for each in batches] == [6, 2, 0], batches
+    assert lag_of(None) == {}
 
 
 @pytest.mark.spark

@@ -13,10 +13,14 @@ timestamp       storeTimestamp       timestamp; the time that startingTimestamp 
 timestampType                        int: 1, the time at which the broker stored the message
 headers         properties           array of (key string, value binary)
 ==============  ===================  =====================================================
+
+Spark passes the options of ``CREATE TABLE`` to the call that returns the schema, which it keeps,
+and to no later one. Therefore the schema carries them, without secrets, as metadata of a column.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +51,7 @@ __all__ = [
     "default_schema",
     "project_columns",
     "properties_type",
+    "table_options",
 ]
 
 TYPES: Final[Mapping[str, DataType]] = {
@@ -76,6 +81,13 @@ KAFKA_TYPES: Final[Mapping[str, DataType]] = {
 """The columns of Spark's Kafka source, in its order."""
 MESSAGE_COLUMNS: Final = ("topic", "keys", "tags", "body", "properties")
 """The columns that can be read and written."""
+METADATA: Final = "rocketmq"
+SOURCES: Final = ("path", "paths", "nameserver")
+SECRETS: Final = ("accesskey", "secretkey", "securitytoken")
+TABLE_PROPERTIES: Final = (
+    *("comment", "collation", "external", "is_managed_location", "location", "owner", "provider"),
+)
+"""The properties of a table that Spark passes like options when it creates the table."""
 BUILT_FROM: Final[Mapping[str, str]] = {
     "key": "keys",
     "value": "body",
@@ -132,7 +144,26 @@ def default_schema(options: Mapping[str, str], columns: Iterable[str]) -> Struct
             raise ConfigError(
                 f"the option columns is {other!r}, expected rocketmq, message, or kafka"
             )
-    return StructType([StructField(name, kinds[name]) for name in columns])
+    fields = [StructField(name, kinds[name]) for name in columns]
+    dropped = (*SECRETS, *TABLE_PROPERTIES)
+    # Spark passes the options of a table twice: as they are, and with this prefix.
+    plain = {name.removeprefix("option."): value for name, value in options.items()}
+    kept = {name: value for name, value in plain.items() if name.lower() not in dropped}
+    fields[0].metadata = {METADATA: json.dumps(kept, sort_keys=True)}
+    return StructType(fields)
+
+
+def table_options(options: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Return the options of a read or write; those of a table are in its schema.
+
+    The schema counts only if the options name no source, or it could add options of another one.
+    """
+    if any(name.lower() in SOURCES for name in options):
+        return options
+    for column in schema.fields:
+        if METADATA in (column.metadata or {}):
+            return {**json.loads(column.metadata[METADATA]), **options}
+    return options
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:

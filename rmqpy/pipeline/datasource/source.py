@@ -50,6 +50,7 @@ from rmqpy.pipeline.datasource.schema import (
     default_schema,
     project_columns,
     properties_type,
+    table_options,
 )
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
 from rmqpy.pipeline.spark.work_units import frame_before
@@ -99,32 +100,34 @@ class RocketMqSource(DataSource):
         return default_schema(self.options, COLUMNS if _is_store(self.options) else LIVE_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        properties_type(self.options)
-        if not _is_store(self.options):
+        options = table_options(self.options, schema)
+        properties_type(options)
+        if not _is_store(options):
             from rmqpy.pipeline.datasource.stream import LiveReader
 
-            return LiveReader(self.options, schema)
-        return StoreReader(self.options, schema)
+            return LiveReader(options, schema)
+        return StoreReader(options, schema)
 
     def streamReader(self, schema: StructType) -> Any:
-        properties_type(self.options)
-        if _is_store(self.options):
+        options = table_options(self.options, schema)
+        properties_type(options)
+        if _is_store(options):
             raise ConfigError(
                 "a store directory cannot be streamed: give nameServer, or use spark.read"
             )
         from rmqpy.pipeline.datasource.stream import LiveStreamReader
 
-        return LiveStreamReader(self.options, schema)
+        return LiveStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         from rmqpy.pipeline.datasource.writer import MessageWriter
 
-        return MessageWriter(self.options, schema, overwrite)
+        return MessageWriter(table_options(self.options, schema), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         from rmqpy.pipeline.datasource.writer import MessageStreamWriter
 
-        return MessageStreamWriter(self.options, schema, overwrite)
+        return MessageStreamWriter(table_options(self.options, schema), schema, overwrite)
 
 
 LIVE_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("term", "entryIndex"))
