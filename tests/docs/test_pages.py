@@ -54,15 +54,26 @@ def test_every_anchor_leads_to_a_heading(page: Path) -> None:
 # -- Diagrams
 
 
-@pytest.fixture(scope="module")
-def renderer() -> ModuleType:
-    """Import and return the script that renders the diagrams."""
-    spec = importlib.util.spec_from_file_location("render", DOCS / "diagrams" / "render.py")
+def script(name: str) -> ModuleType:
+    """Import and return a script of the folder of the diagrams."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "diagrams" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["render"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def renderer() -> ModuleType:
+    """The script that renders the diagrams."""
+    return script("render")
+
+
+def test_the_states_of_live_changes_are_those_of_the_protocols() -> None:
+    states = script("live_changes")
+    written = (DOCS / "diagrams" / "live-changes.dot").read_text("utf-8")
+    assert written == states.source(), "a protocol has changed; run: tox -e diagrams"
 
 
 @pytest.mark.parametrize("source", sorted(DOCS.glob("diagrams/*.dot")), ids=name_of)
