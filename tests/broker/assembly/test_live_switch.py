@@ -171,7 +171,7 @@ class LiveGroup:
         while True:
             value = loads((await self.ask(0, "status")).body)
             assert isinstance(value, dict)
-            if value["pause_ms"] is not None:
+            if value["pause_ms"] is not None and value["phase"] != "committed":
                 return value
             await asyncio.sleep(0.005)
 
@@ -236,7 +236,13 @@ def test_a_group_switches_while_a_producer_sends(tmp_path: Path, count: int, flu
         group.load()
         await group.sent(300)
         ids = [each.broker.identity.broker_id for each in group.brokers]
+        tables = [group.store(each) / "config" for each in range(count)]
+        for each in tables:  # as in a group whose topics have never changed
+            for path in each.glob("topics.json*"):
+                path.unlink()
         status = await group.switch()
+        assert all((each / "topics.json").exists() for each in tables)
+        assert not group.brokers[0].broker.identity.is_slave, "the former master leads"
         assert (status["phase"], status["reason"]) == ("complete", "")
         print(f"messages waited for {status['pause_ms']} ms")
         await group.sent(300)

@@ -92,8 +92,9 @@ class LocalSwitch:
             self._prepared.member.close()
 
     def prepare(self, plan: SwitchPlan, self_id: str, done: Callable[[str], None]) -> None:
-        """Open the port of the group, and read the last files of the log; then call ``done`` with
-        the reason why that failed, or an empty text. It is not called after :meth:`reopen`.
+        """Save the topics, open the port of the group, and read the last files of the log; then
+        call ``done`` with the reason why that failed, or an empty text. It is not called after
+        :meth:`reopen`.
         """
         self.pause_ms = None
         try:
@@ -113,8 +114,19 @@ class LocalSwitch:
             if error is not None:
                 done(f"loading the modules of DLedger failed: {error}")
             else:
+                topics.mark()
+                topics.when_saved(saved)
+
+        def saved(error: BaseException | None) -> None:
+            if wanted is not self._wanted or self.stopped:
+                return
+            if error is not None:
+                done(f"saving the topics failed: {error}")
+            else:
                 self._open(configuration, done)
 
+        # A member without topics.json next to its old log does not lead.
+        topics = self._deps.running.broker.tables.topics
         self._deps.scheduler.run_blocking(self._deps.load_modules, loaded)
 
     def _open(self, configuration: BrokerConfiguration, done: Callable[[str], None]) -> None:
