@@ -237,10 +237,11 @@ class Node:
         peers = self._replication.peers if self._replication is not None else ()
         return {peer: self._lag_of(peer) for peer in peers}
 
-    def let_another_lead(self, now_ms: int) -> None:
-        """Ask for no votes for one vote interval, before the first :meth:`tick`."""
+    def let_another_lead(self, now_ms: int, wait_ms: int) -> None:
+        """Ask for no votes for ``wait_ms`` and one vote interval, before the first :meth:`tick`."""
         self._member.now_ms = now_ms
         self._election.on_leader_timeout()
+        self._election.next_vote_ms += wait_ms
 
     def tick(self, now_ms: int) -> None:
         """Advance the time to ``now_ms``."""

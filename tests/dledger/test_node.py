@@ -132,6 +132,18 @@ def test_time_must_not_go_back() -> None:
         node.tick(4)
 
 
+def test_a_member_that_lets_another_one_lead_asks_for_no_votes_for_that_time() -> None:
+    node = three()
+    node.let_another_lead(0, 1000)
+    asked_ms = []
+    for now_ms in range(0, 3000, 10):
+        node.tick(now_ms)
+        ready = node.ready()
+        if ready is not None and any(isinstance(each, Send) for each in ready.messages):
+            asked_ms.append(now_ms)
+    assert 1000 < asked_ms[0] < 2000
+
+
 def test_an_unanswered_request_counts_as_unanswered_after_the_rpc_timeout() -> None:
     node = three()
     node.tick(0)

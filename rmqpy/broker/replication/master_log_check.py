@@ -134,7 +134,8 @@ class MasterLogCheck:
                 "it is a member of a DLedger group, which serves slaves only with"
                 " haServeEntries=true; set that on its members and restart them one by one"
             )
-        if lines.get("brokerRole") == BrokerRole.SLAVE.value:
+        # A member of a DLedger group that was a slave before keeps that setting when it leads.
+        if lines.get("brokerRole") == BrokerRole.SLAVE.value and not is_member:
             if not identity.store.ha_master_address:
                 return "it is a slave itself"
             if lines.get("brokerId") == str(identity.broker_id):

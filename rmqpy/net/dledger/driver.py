@@ -165,10 +165,10 @@ class DLedgerDriver:
 
     # -------------------------------------------------------------------------------- lifecycle
 
-    def start(self, *, announce: bool = True, first: bool = True) -> None:
+    def start(self, *, announce: bool = True, wait_ms: int | None = None) -> None:
         """Start as a candidate. In a group of one the member leads when this returns. Without
-        ``announce``, only the next role is reported. Unless ``first``, another member is expected
-        to lead: this one does not ask for votes for one vote interval.
+        ``announce``, only the next role is reported. With ``wait_ms``, another member is expected
+        to lead: this one does not ask for votes for that time and one vote interval.
         """
         self._deps.log.set_proposer(self)
         self.entries.subscribe(
@@ -181,8 +181,8 @@ class DLedgerDriver:
             self._step(Synced(end.index, end.term))
         if announce and not self._alone:
             self._deps.on_role(self.node.role)
-        if not first:
-            self.node.let_another_lead(self._scheduler.monotonic_ms())
+        if wait_ms is not None:
+            self.node.let_another_lead(self._scheduler.monotonic_ms(), wait_ms)
         self._save_checkpoint()  # From now on, it shows what was on the disk.
         if not self._alone:
             self._read_old_log()

@@ -189,6 +189,17 @@ def test_a_slave_follows_the_master_that_a_name_server_names(scenario: MakeScena
     }
 
 
+def test_a_slave_follows_a_leader_that_was_a_slave_before_its_group_switched(
+    scenario: MakeScenario,
+) -> None:
+    """Its settings still say SLAVE: the role of a member is not one of its settings."""
+    settings = {"enableDLegerCommitLog": "true", "haServeEntries": "true", "brokerRole": "SLAVE"}
+    slave = scenario({"m1": FakeMaster(settings)})
+    slave.name_master(0, "m1")
+    slave.settle()
+    assert len(slave.dialled) == 1, slave.state
+
+
 @pytest.mark.parametrize(
     ("master", "reason"),
     [

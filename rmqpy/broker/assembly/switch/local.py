@@ -36,6 +36,10 @@ THROTTLE_POLL_MS: Final = 100
 SYNC_POLL_MS: Final = 10
 HELD_MS_MAX: Final = 2500
 """The longest time for which requests are held; clients wait 3 s by default."""
+LEADER_MS: Final = 1000
+"""The time that the other members leave to the former master. With one vote interval, which may be
+50 ms, a member of a busy machine would be elected instead, and what is held be refused.
+"""
 FROZEN: Final = "the broker becomes a member of a DLedger group"
 
 logger = logging.getLogger(__name__)
@@ -259,7 +263,7 @@ class LocalSwitch:
     def follow(self) -> None:
         """Start the member as a follower of the former master."""
         assert self._prepared is not None
-        self._prepared.member.driver.start(first=False)
+        self._prepared.member.driver.start(wait_ms=LEADER_MS)
 
     def lead(self) -> None:
         """Start the member that becomes the leader, and answer what is held when it leads."""
