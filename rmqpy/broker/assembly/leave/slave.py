@@ -78,7 +78,7 @@ from rmqpy.store.message_store import MessageStore
 PREPARE_MS: Final = 120_000
 """The time for the preparation of all members, of the tables, and of what the slave lacks."""
 AGED_MS: Final = 2000
-"""The time of a preparation after which what the members had at its begin has aged."""
+"""The time of catching up after which what the members had at its begin has aged."""
 
 logger = logging.getLogger(__name__)
 
@@ -256,8 +256,7 @@ class LeavingSlave:
             match action:
                 case CopyTables():
                     self._level = 0
-                    begin_ms = self._parts.scheduler.monotonic_ms()
-                    self._copy_tables(partial(self._catch_up_ahead, coordinator, begin_ms))
+                    self._copy_tables(partial(self._catch_up_ahead, coordinator))
                 case SendStep(to, step):
                     self._send(coordinator, to, step)
                 case CatchUp(log):
@@ -285,23 +284,26 @@ class LeavingSlave:
 
         sync.fetch_now(fetched)
 
-    def _catch_up_ahead(self, coordinator: LeaveCoordinator, begin_ms: int) -> LeaveActions:
+    def _catch_up_ahead(
+        self, coordinator: LeaveCoordinator, answered_ms: int | None = None
+    ) -> LeaveActions:
         """Wait until every member has answered, and what the leader had then is here, on the disk:
-        what is left for the freeze is what was written meanwhile.
+        what is left for the freeze is what was written meanwhile. ``answered_ms`` is when the last
+        member had answered.
         """
         parts = self._parts
         if coordinator.phase is not Phase.PREPARING or self._stopped:
             return []
-        is_level = coordinator.waits_for == [SLAVE] and parts.store.log.max_offset >= self._level
-        if is_level and parts.is_durable(self._level):
-            if parts.scheduler.monotonic_ms() - begin_ms > AGED_MS:
-                return coordinator.begin()
-            parts.rate.bytes_per_second = 0
-            return coordinator.prepared(SLAVE)
-        parts.scheduler.call_later(
-            SYNC_POLL_MS,
-            lambda: self._coordinate(coordinator, self._catch_up_ahead(coordinator, begin_ms)),
-        )
+        if coordinator.waits_for == [SLAVE]:
+            now_ms = parts.scheduler.monotonic_ms()
+            answered_ms = now_ms if answered_ms is None else answered_ms
+            if parts.store.log.max_offset >= self._level and parts.is_durable(self._level):
+                if now_ms - answered_ms > AGED_MS:
+                    return coordinator.begin()
+                parts.rate.bytes_per_second = 0
+                return coordinator.prepared(SLAVE)
+        again = partial(self._catch_up_ahead, coordinator, answered_ms)
+        parts.scheduler.call_later(SYNC_POLL_MS, lambda: self._coordinate(coordinator, again()))
         return []
 
     def _catch_up(self, coordinator: LeaveCoordinator, log: FrozenLog) -> LeaveActions:
