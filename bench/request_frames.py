@@ -98,6 +98,9 @@ class Stored:
     stored_ms: int = 0
     """A time between the storing of two messages of topic ``bench``."""
 
+    registered: BlockingConnection | None = None
+    """The connection of the broker that :func:`register` has registered."""
+
     newest: list[tuple[str, int]] = field(factory=list)
     """The queues (topic and id) that :func:`first_sends` fills last."""
 
@@ -388,37 +391,50 @@ def new_topic(topic: str, queues: int) -> RemotingCommand:
 
 def registrations(topics: int, *, changed: bool) -> Callable[[Stored], list[RemotingCommand]]:
     """Return a ``build`` of registrations whose versions differ if ``changed``."""
+    return lambda _: [registration(topics, number) for number in range(50 if changed else 1)]
 
+
+def registration(topics: int, version: int) -> RemotingCommand:
+    table = {f"topic-{n}": TopicConfig(f"topic-{n}") for n in range(topics)}
+    wrapper = TopicConfigSerializeWrapper(DataVersion(SUBSCRIBED_MS + version, version), table)
+    body = RegisterBrokerBody(wrapper).encode()
+    header = RegisterBrokerRequestHeader(
+        broker_name=f"registered-{topics}",
+        broker_addr="127.0.0.1:10911",
+        cluster_name="DefaultCluster",
+        ha_server_addr="127.0.0.1:10912",
+        broker_id=0,
+        compressed=False,
+        body_crc32=body_crc32(body),
+    )
+    return RemotingCommand.request(RequestCode.REGISTER_BROKER, header, body)
+
+
+def register(stored: Stored, topics: int) -> None:
+    """Register a broker, and keep its connection: name servers remove one that is closed."""
+    if stored.registered is not None:
+        stored.registered.close()
+    stored.registered = BlockingConnection(stored.address, timeout_s=60)
+    answer = stored.registered.call(registration(topics, 0))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def routes(topics: int) -> Callable[[Stored], list[RemotingCommand]]:
     def build(stored: Stored) -> list[RemotingCommand]:
-        table = {f"topic-{n}": TopicConfig(f"topic-{n}") for n in range(topics)}
-        commands = []
-        for number in range(50 if changed else 1):
-            wrapper = TopicConfigSerializeWrapper(
-                DataVersion(SUBSCRIBED_MS + number, number), table
+        register(stored, topics)
+        return [
+            RemotingCommand.request(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=f"topic-{n}")
             )
-            body = RegisterBrokerBody(wrapper).encode()
-            header = RegisterBrokerRequestHeader(
-                broker_name=f"registered-{topics}",
-                broker_addr="127.0.0.1:10911",
-                cluster_name="DefaultCluster",
-                ha_server_addr="127.0.0.1:10912",
-                broker_id=0,
-                compressed=False,
-                body_crc32=body_crc32(body),
-            )
-            commands.append(RemotingCommand.request(RequestCode.REGISTER_BROKER, header, body))
-        return commands
+            for n in range(0, topics, topics // 500)
+        ]
 
     return build
 
 
-def routes(topics: int) -> Callable[[Stored], list[RemotingCommand]]:
-    return lambda _: [
-        RemotingCommand.request(
-            RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=f"topic-{number}")
-        )
-        for number in range(0, topics, topics // 500)
-    ]
+def topic_list(stored: Stored) -> list[RemotingCommand]:
+    register(stored, 20_000)
+    return [RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)]
 
 
 _QUEUE: Final[dict[str, Any]] = {"topic": TOPIC, "queue_id": 0}
@@ -479,5 +495,5 @@ NAME_SERVER_REQUESTS: Final = (
     Request("register-20000", registrations(20_000, changed=False)),
     Request("register-20000-changed", registrations(20_000, changed=True)),
     Request("route-of-20000", routes(20_000)),
-    Request("topic-list", one(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)),
+    Request("topic-list-of-20000", topic_list),
 )
