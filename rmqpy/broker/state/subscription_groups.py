@@ -117,6 +117,7 @@ class SubscriptionGroupTable:
             self._groups[name] = evolve(config, group_name=name)
         self.data_version = saved.data_version
         self.changes.note_all()
+        self._rows.encode(self._groups)  # Not in the turn of the first change.
 
     def replace(
         self, received: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion

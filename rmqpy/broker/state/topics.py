@@ -216,6 +216,7 @@ class TopicTable:
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
         self.changes.note_all()
+        self._file_rows.encode(self._topics)  # Not in the turn of the first change.
 
     def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
         """Create a readable and writable topic for each of ``queues``, with as many queues as

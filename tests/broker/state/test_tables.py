@@ -157,6 +157,25 @@ def test_topics_are_saved_with_a_backup_and_restored(build: BuildBroker) -> None
     assert "One" in build(files=harness.files).broker.topics
 
 
+def test_a_start_encodes_the_rows_of_its_tables(
+    build: BuildBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the first change does not encode all of them in one turn."""
+    harness = build()
+    put_topic(harness, "One")
+    harness.broker.groups.put(SubscriptionGroupConfig("a-group"))
+    harness.scheduler.run_until_idle()
+    harness.store.shutdown()
+    again = build(files=harness.files).broker
+    assert "One" in again.topics.topics and "a-group" in again.groups.groups
+    encoded: list[str] = []
+    for kind in (TopicConfig, SubscriptionGroupConfig):
+        monkeypatch.setattr(kind, "to_json", lambda self: encoded.append(repr(self)))
+    again.topics.file_content()
+    again.groups.file_content()
+    assert encoded == []
+
+
 @pytest.mark.parametrize("later", ["Three", ""], ids=["after a change", "without a change"])
 def test_a_damaged_table_does_not_replace_its_backup(build: BuildBroker, later: str) -> None:
     """The backup is used, and is still there if the file is damaged, or half written, once more."""
