@@ -120,7 +120,8 @@ class _AlignPlanner:
     def _check(self) -> None:
         if self.survey.manifest.running:
             raise UpgradeRefusedError(
-                f"{self.replica.name}: a broker is running in this directory; stop it first"
+                f"{self.replica.name}: found a broker that runs in this directory, expected none;"
+                " stop it first"
             )
         if self.survey.abort_found and not self.may_be_unclean:
             raise UpgradeRefusedError(

@@ -437,6 +437,6 @@ def test_a_running_broker_is_refused(
         assert broker.stdout is not None and broker.stdout.readline() == b"\n"
         assert command(store) == 2
         broker.communicate(b"\n")
-    assert "a broker is running in this directory" in capsys.readouterr().err
+    assert "found a broker that runs in this directory, expected none" in capsys.readouterr().err
     assert command(store / "config") == 1
     assert "a part of the store" in capsys.readouterr().err

@@ -78,7 +78,7 @@ ELSEWHERE: Final = {
 """The test of another file that reaches the refusal, by its begin."""
 
 NO_STEP: Final = {
-    "{}: a broker is running in this directory": "stop the broker",
+    "{}: found a broker that runs in this directory": "stop the broker",
     "{}: it has no log to build from": "there is nothing to do",
     "found no plan that is applied or half done": "there is nothing to do",
     "found {} in {}, expected a half-done plan": "there is nothing to do",

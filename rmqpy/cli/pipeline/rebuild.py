@@ -99,7 +99,8 @@ def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     facts = read_facts(files, root, replica.plan.settings)
     if facts.running:
         raise UpgradeRefusedError(
-            f"{replica.name}: a broker is running in this directory; stop it first"
+            f"{replica.name}: found a broker that runs in this directory, expected none;"
+            " stop it first"
         )
     log = facts.classic or facts.ledger
     if log is None:

@@ -33,8 +33,8 @@ class NextStep(Enum):
 
 TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.STOP: "those that run: the master first, then the slaves",
-    NextStep.START: "those that do not run: the master first, then the slaves; of a controller"
-    " group the controller first, then one member, and the others when it is the master",
+    NextStep.START: "those that do not run; a master before its slaves, and in a controller group"
+    " the controller, one member, and the others when it is the master",
     NextStep.PLAN: "compare the members and write what makes them equal",
     NextStep.APPLY: "carry out the plan; nothing is lost, everything is journaled",
     NextStep.SWITCH: "close the old log and write the DLedger settings of all members",
@@ -45,7 +45,7 @@ TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.RESUME: "continue the plan that was interrupted",
     NextStep.ROLLBACK: "take the last step back, to the byte",
     NextStep.LOOK: "read what `status` says of the members; only a person can decide",
-    NextStep.NOTHING: "nothing",
+    NextStep.NOTHING: "no step is left",
 }
 """The explanation of each step, for the operator."""
 
