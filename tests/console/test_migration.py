@@ -134,5 +134,14 @@ def test_every_state_has_its_place(state: State) -> None:
     assert page.has_next == (state.next.value not in ("look", "nothing"))
 
 
+@pytest.mark.parametrize(
+    ("state", "first"),
+    [("classic", "classic"), ("controller-halted", "controller-halted"), ("left", "halted")],
+)
+def test_the_way_begins_where_the_group_came_from(state: str, first: str) -> None:
+    steps = [each.name for each in migration_page({"state": state}).steps]
+    assert steps[0] == first and not {"controller-halted", "halted"} <= {*steps}
+
+
 def _state(name: str) -> State:
     return next(each for each in STATES if each.name == name)

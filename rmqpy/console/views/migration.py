@@ -12,7 +12,17 @@ from typing import Any, Final
 from attrs import define
 
 from rmqpy.admin.elections import objects_in
-from rmqpy.upgrade.group.states import BACKWARD, FORWARD, STATES, TEXTS, NextStep, State
+from rmqpy.upgrade.group.states import (
+    BACKWARD,
+    CONTROLLER_HALTED,
+    FORWARD,
+    HALTED,
+    PROVEN,
+    STATES,
+    TEXTS,
+    NextStep,
+    State,
+)
 
 __all__ = ["MIGRATION_VERBS", "MigrationPage", "MigrationStep", "MigrationVerb", "migration_page"]
 
@@ -95,7 +105,7 @@ def migration_page(status: Mapping[str, Any]) -> MigrationPage:
         served=str(status.get("served", "")),
         way_back=str(status.get("back", "")),
         direction="back to master and slaves" if way is BACKWARD else "to DLedger",
-        steps=list(_steps(way, state)),
+        steps=_steps(_shown_way(way, state), state),
         aside=state not in way,
         members=objects_in(status.get("members")),
         contradictions=[str(each) for each in texts],
@@ -108,6 +118,12 @@ def migration_page(status: Mapping[str, Any]) -> MigrationPage:
 
 def _step(value: object) -> NextStep | None:
     return next((each for each in NextStep if each.value == value), None)
+
+
+def _shown_way(way: Sequence[State], state: State | None) -> Sequence[State]:
+    """Return the way without the starts of the way back that this group has not come from."""
+    others = (HALTED, PROVEN) if state is CONTROLLER_HALTED else (CONTROLLER_HALTED,)
+    return [each for each in way if each not in others]
 
 
 def _steps(way: Sequence[State], state: State | None) -> Sequence[MigrationStep]:
