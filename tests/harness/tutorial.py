@@ -1,0 +1,43 @@
+"""The bash blocks of a tutorial, run in their order in one shell, on free ports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TIMEOUT_S = 300
+
+
+def run_tutorial(page: str, ports: Mapping[str, int], folder: Path) -> tuple[list[str], str]:
+    """Return what each block of docs/tutorials/``page`` prints, and all errors. ``ports`` are used
+    instead of those in the text.
+    """
+    blocks = BLOCK.findall((ROOT / "docs/tutorials" / page).read_text(encoding="utf-8"))
+    script = f'rmqpy() {{ "{sys.executable}" -m rmqpy.cli "$@"; }}\n'
+    script += f'python() {{ "{sys.executable}" "$@"; }}\nset -m\n'
+    script += "trap 'for job in $(jobs -p); do kill -9 -- -$job; done 2>/dev/null' EXIT\n"
+    for number, block in enumerate(blocks):
+        for written, free in ports.items():
+            block = block.replace(written, str(free))
+        script += f"echo '=== {number}'\n{block}"
+    shell = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        output, errors = shell.communicate(timeout=TIMEOUT_S)
+    finally:
+        shell.terminate()  # runs the trap after a time-out
+    parts = output.split("=== ")
+    assert len(parts) == len(blocks) + 1, errors
+    return parts[1:], errors
