@@ -165,6 +165,9 @@ def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path)
         conf.write_text(conf.read_text().replace(old, peers))
     init(joined, run)
     assert state_of(run) == "halted"
+    code, out, err = run("leave --apply")
+    assert code == 1 and "(n1, n2)" in err and "rmqpy upgrade apply" in err, (out, err)
+    assert state_of(run) == "halted"
     (ssh / "cut").write_text("4000")
     code, out, err = run("run --until left-verified --yes")
     assert code == 0 and state_of(run) == "left-verified", (out, err)

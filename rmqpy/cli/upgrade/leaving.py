@@ -81,6 +81,8 @@ def _leave(options: argparse.Namespace) -> int:
         peers=options.peers,
         write_config=not options.into,
     )
+    if options.given_group is not None and not options.given_group.file.is_local:
+        _check_not_applied(options, options.given_group)
     if options.into:
         options.replica = [_copied(options, switch)]
     context = plan_context_of(options, switch)
@@ -102,6 +104,17 @@ def _leave(options: argparse.Namespace) -> int:
     end = f"back to master and slaves: plan {plan.id}"
     print_result(options, {"plan": plan.id, "notes": notes}, [*notes, end])
     return EXIT_DONE
+
+
+def _check_not_applied(options: argparse.Namespace, group: GivenGroup) -> None:
+    """Raise RmqError if members on other hosts are to leave at once."""
+    if options.apply:
+        names = ", ".join(each.name for each in group.file.linked)
+        raise RmqError(
+            f"leave --apply: found members on other hosts ({names}), expected all on this one;"
+            " nothing was changed. rmqpy upgrade leave plans for all hosts, and rmqpy upgrade"
+            " apply carries the plan out on each"
+        )
 
 
 def _has_controller(options: argparse.Namespace) -> bool:
