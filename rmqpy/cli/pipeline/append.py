@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options, positive
-from rmqpy.cli.pipeline.engine import store_roots
+from rmqpy.cli.pipeline.engine import print_skipped, store_roots
 from rmqpy.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,12 +95,7 @@ def _append(options: argparse.Namespace) -> int:
             append.run()
     finally:
         table.close()
-    for skipped in append.skipped:
-        print(
-            f"{skipped.file} at offset {skipped.offset}: {skipped.size} bytes that are not a"
-            " message",
-            file=sys.stderr,
-        )
+    print_skipped(append.skipped)
     if not append.is_recognised:
         print(
             "not compared: the last row of the table, whose message has expired in the store",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.cli.parsing import positive
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import ExitStack
 
     from pyspark.sql import SparkSession
 
     from rmqpy.audit.checks.engine import RangeRunner
     from rmqpy.audit.scan.directory import StoreDirectory
+    from rmqpy.pipeline.spark.work_units import SkippedRange
 
     StoreRunners = Callable[[StoreDirectory], RangeRunner]
 
@@ -165,6 +167,15 @@ def log_bytes(roots: list[str]) -> int:
 
     logs = [log for root in roots for log in read_logs(OsFileSystem(), root)]
     return sum(file.size for log in logs for file in log.files)
+
+
+def print_skipped(skipped: Iterable[SkippedRange]) -> None:
+    """Print a line for each range without a message that was passed over."""
+    for each in skipped:
+        print(
+            f"{each.file} at offset {each.offset}: {each.size} bytes that are not a message",
+            file=sys.stderr,
+        )
 
 
 def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:

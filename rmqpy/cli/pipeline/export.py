@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from rmqpy.cli.pipeline.engine import (
     engine_option,
     log_bytes,
     master_option,
+    print_skipped,
     spark_of,
     spark_options,
     store_roots,
@@ -117,12 +117,7 @@ def _export(options: argparse.Namespace) -> int:
         )
         export = Export(plan, run)
         export.run()
-    for skipped in export.skipped:
-        print(
-            f"{skipped.file} at offset {skipped.offset}: {skipped.size} bytes that are not a"
-            " message",
-            file=sys.stderr,
-        )
+    print_skipped(export.skipped)
     print(f"{export.rows} messages in {len(export.files)} files")
     return EXIT_NO if export.skipped else EXIT_DONE
 
