@@ -358,7 +358,8 @@ class _AlignPlanner:
         if classic_log(self.replica).files or not isinstance(self.replica, LocalReplica):
             return None
         stage = Stage(self.replica.files, self.root, LOG)
-        return stage.derived_end(log_sums(self.reference.survey()))
+        sums = log_sums(self.reference.survey())
+        return stage.derived_end(sums, self.context.settings_of(self.replica))
 
     def _derived_at_start(self) -> Iterator[Op]:
         """Leave the queues to the broker: it dispatches both logs when it finds none."""

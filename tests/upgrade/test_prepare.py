@@ -460,6 +460,22 @@ def test_an_empty_member_gets_queues_and_index_from_its_stage(
     check_moved(staged, lagging / "n2")
 
 
+@pytest.mark.slow
+def test_a_stage_of_other_sizes_is_not_used(lagging: Path, run: RunUpgrade) -> None:
+    """The configuration of the empty member is corrected after the preparation."""
+    conf = lagging / "n2.conf"
+    right = conf.read_text()
+    conf.write_text(right + "maxIndexNum=50\n")
+    assert run(f"prepare {GROUP} --rate 0")[0] == 0
+    staged = inodes(lagging / "n2/rmqpy/upgrade/stage/log-derived")
+    assert any(name.startswith("index/") for name in staged)
+    conf.write_text(right)
+    filled_member(lagging, run)
+    for folder in ("consumequeue", "index"):
+        assert not {*staged.values()} & {*inodes(lagging / "n2" / folder).values()}
+    assert run("verify n0 n2")[0] == 0
+
+
 def wait_until_settled(folder: Path) -> None:
     """Wait until the files below ``folder`` are old enough for something to be learned of them."""
     newest_ns = max(path.stat().st_ctime_ns for path in folder.rglob("*"))

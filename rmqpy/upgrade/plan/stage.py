@@ -8,7 +8,7 @@ it is not read again when it is needed, and a file that has changed is not used.
 log/              files of the old log that the member lacks
 twins/            files of the DLedger log as files of a classic log
 NAME-derived/     consume queues and key index of the files in NAME
-NAME-derived.json the offset up to which they were built, and the files
+NAME-derived.json the offset up to which they were built, the files, and the sizes of their files
 incoming          the file that is being written
 ================  ===================================================================
 """
@@ -21,6 +21,7 @@ from typing import Any, Final
 from attrs import define
 
 from rmqpy.audit.facts.learned import Learned, open_learned
+from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.plan.node_context import NodeContext, range_digest
@@ -63,19 +64,21 @@ class Stage:
     def names(self) -> list[str]:
         return self.files.list_dir(self.folder)
 
-    def note_derived(self, end: int, sums: dict[str, str]) -> None:
+    def note_derived(self, end: int, sums: dict[str, str], settings: StoreSettings) -> None:
         """Note that the queues lead to the messages before ``end`` in files with these MD5 sums."""
-        raw = json.dumps({"end": end, "files": sums}).encode()
+        raw = json.dumps({"end": end, "files": sums, "sizes": _derived_sizes(settings)}).encode()
         self.files.replace_bytes(f"{self.derived}.json", raw)
 
-    def derived_end(self, sums: dict[str, str]) -> int | None:
+    def derived_end(self, sums: dict[str, str], settings: StoreSettings) -> int | None:
         """Return the offset up to which queues and index are built from the first of these files,
-        or None if they are not. ``sums`` are MD5 sums by name.
+        in files of the sizes of ``settings``, or None if they are not. ``sums`` are MD5 sums by
+        name.
         """
         try:
             found: dict[str, Any] = json.loads(self.files.read_bytes(f"{self.derived}.json"))
             names = sorted(sums)[: len(found["files"])]
             same = {name: sums[name] for name in names} == found["files"]
+            same = same and found["sizes"] == _derived_sizes(settings)
             return int(found["end"]) if same and names else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -89,6 +92,14 @@ class Stage:
     def clear_derived(self) -> None:
         self.files.unlink(f"{self.derived}.json")
         self.files.remove_tree(self.derived)
+
+
+def _derived_sizes(settings: StoreSettings) -> list[int]:
+    return [
+        settings.mapped_file_size_consume_queue,
+        settings.max_hash_slot_num,
+        settings.max_index_num,
+    ]
 
 
 def learned_of(context: NodeContext) -> Learned | None:

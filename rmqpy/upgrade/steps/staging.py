@@ -177,9 +177,9 @@ def _derive(node: NodeContext, stage: Stage, sums: dict[str, str], pace: Pace) -
     names = stage.names
     last = int(names[-1])
     end = last + node.files.size_of(stage.path(names[-1]))
-    if stage.derived_end(sums) == end:
+    if stage.derived_end(sums, node.settings) == end:
         return
     nowhere = f"{stage.base}/none"
     places = DerivedPaths(stage.derived, stage.folder, nowhere, nowhere, nowhere)
     build_staged(node, stage, places, 0, pace)
-    stage.note_derived(end, {name: sums[name] for name in names})
+    stage.note_derived(end, {name: sums[name] for name in names}, node.settings)

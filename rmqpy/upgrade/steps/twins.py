@@ -125,14 +125,14 @@ def _derive(node: NodeContext, stage: Stage, twins: dict[int, str], pace: Pace) 
     paths = StorePaths.from_settings(node.settings)
     end = max(twins) + node.settings.mapped_file_size_commit_log
     sums = {file_name(offset): md5 for offset, md5 in twins.items()}
-    if stage.derived_end(sums) == end:
+    if stage.derived_end(sums, node.settings) == end:
         return
     logs = f"{paths.commit_log},{stage.folder}"
     places = derive.DerivedPaths(
         stage.derived, logs, paths.consume_queue, paths.index, paths.config
     )
     build_staged(node, stage, places, min(twins), pace)
-    stage.note_derived(end, sums)
+    stage.note_derived(end, sums, node.settings)
 
 
 def derived_base(node: NodeContext, twins: dict[int, str]) -> tuple[str, str, int] | None:
@@ -143,7 +143,7 @@ def derived_base(node: NodeContext, twins: dict[int, str]) -> tuple[str, str, in
     """
     stage = Stage(node.files, node.root, TWINS)
     sums = {file_name(offset): md5 for offset, md5 in twins.items()}
-    end = stage.derived_end(sums)
+    end = stage.derived_end(sums, node.settings)
     if end is None:
         return None
     paths = StorePaths.from_settings(node.settings)
