@@ -16,7 +16,7 @@ WAITING_MAX = 20_000
 
 
 @define(slots=True, frozen=True)
-class Exchange:
+class RecordedExchange:
     """A request with its answer, None for a one-way request; ``time_us`` is that of the answer."""
 
     connection: int
@@ -36,7 +36,7 @@ class ExchangeReader:
     unreadable: int = field(default=0, init=False)
     _waiting: dict[tuple[int, int], RemotingCommand] = field(factory=dict, init=False)
 
-    def __iter__(self) -> Iterator[Exchange]:
+    def __iter__(self) -> Iterator[RecordedExchange]:
         for record in self.reader:
             if record.kind in (RecordKind.REQUEST, RecordKind.ANSWER):
                 try:
@@ -50,17 +50,17 @@ class ExchangeReader:
         self.unanswered += len(self._waiting)
         self._waiting.clear()
 
-    def _joined(self, record: TrafficRecord, command: RemotingCommand) -> Exchange | None:
+    def _joined(self, record: TrafficRecord, command: RemotingCommand) -> RecordedExchange | None:
         key = record.connection, command.opaque
         if record.kind is RecordKind.ANSWER:
             request = self._waiting.pop(key, None) if command.is_response else None
             if request is None:  # A request of the broker, or an answer that nobody waits for.
                 return None
-            return Exchange(record.connection, record.time_us, request, command)
+            return RecordedExchange(record.connection, record.time_us, request, command)
         if command.is_response:
             return None
         if command.is_oneway:
-            return Exchange(record.connection, record.time_us, command, None)
+            return RecordedExchange(record.connection, record.time_us, command, None)
         if len(self._waiting) >= WAITING_MAX:
             del self._waiting[next(iter(self._waiting))]
             self.unanswered += 1

@@ -33,7 +33,7 @@ from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.traffic.comparison import STORED, TrafficComparison, code_name
-from rmqpy.traffic.exchanges import Exchange, ExchangeReader
+from rmqpy.traffic.exchanges import ExchangeReader, RecordedExchange
 from rmqpy.traffic.offset_map import OffsetMap, Queue
 from rmqpy.traffic.recording import RecordingReader
 
@@ -82,7 +82,7 @@ class _ReplayClient:
     """One connection to the target, and the requests that wait for it."""
 
     client: RemotingClient
-    waiting: asyncio.Queue[Exchange] = field(factory=lambda: asyncio.Queue(WINDOW))
+    waiting: asyncio.Queue[RecordedExchange] = field(factory=lambda: asyncio.Queue(WINDOW))
     task: asyncio.Task[None] | None = None
 
 
@@ -97,7 +97,7 @@ class TrafficReplay:
         self._plan = plan
         self._scheduler = scheduler
         self._clients: dict[int, _ReplayClient] = {}
-        self._late: deque[Exchange] = deque()
+        self._late: deque[RecordedExchange] = deque()
         self._offsets = OffsetMap()
         self._result = TrafficComparison(plan.target)
         self._found: dict[Queue, dict[int, StoredMessage]] = {}
@@ -150,7 +150,7 @@ class TrafficReplay:
             self._clients[number] = each
         return self._clients[number]
 
-    async def _take(self, exchange: Exchange) -> bool:
+    async def _take(self, exchange: RecordedExchange) -> bool:
         """Put a request in the queue of its connection; return False if it is not carried out."""
         code = exchange.request.code
         if code in SENDS or code in OTHERS:
@@ -173,7 +173,7 @@ class TrafficReplay:
             finally:
                 client.waiting.task_done()
 
-    async def _carry_out(self, client: RemotingClient, exchange: Exchange) -> None:
+    async def _carry_out(self, client: RemotingClient, exchange: RecordedExchange) -> None:
         recorded, request = exchange.answer, self._mapped(exchange.request)
         place = f"connection {exchange.connection}, {exchange.time_us / 1e6:.3f} s"
         try:
@@ -243,7 +243,7 @@ class TrafficReplay:
             self._late.remove(exchange)
             await self._compare_received(exchange)
 
-    async def _compare_received(self, exchange: Exchange) -> None:
+    async def _compare_received(self, exchange: RecordedExchange) -> None:
         assert exchange.answer is not None
         for recorded in _messages(exchange.answer.body):
             if is_retry_topic(recorded.topic) or is_dlq_topic(recorded.topic):
