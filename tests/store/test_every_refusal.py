@@ -84,6 +84,13 @@ NO_WAY: Final = {
     "store/dispatcher.py: {} where a record must begin": RESTORE,
     "store/unread/rocksdb_reader.py: a RocksDB that cannot be read": RESTORE,
     "store/unread/rocksdb_reader.py: the key {} with": "another version's queues",
+    "store/unread/pop.py: the record {}": "another version's records",
+    "why/sources/directory.py: a RocksDB": "its advice is to install a library",
+    "traffic/recording.py: {}": "record again: a recording is no store, and has one copy",
+    "audit/checks/message_lookup.py: no consume queue": USAGE,
+    "audit/checks/message_lookup.py: a unit {} that does not lead to": (
+        "its advice is the rebuild, which test_rebuild.py takes for every damage of a queue"
+    ),
     "store/ledger/entry_index.py: no index unit": "the next start rebuilds the index",
     "store/ledger/entry_store.py: {}": MEMBER,
     "codec/reframe.py: {} where a record must start": MEMBER,
@@ -110,6 +117,7 @@ NO_WAY: Final = {
     "demo/store_copy.py: a store that already runs": USAGE,
     "why/gathering/election.py: a store without a folder": USAGE,
     "pipeline/datasource/source.py: {} bytes at offset": "a choice of the job",
+    "pipeline/datasource/lookup.py: no message at {}": "read again: its file has expired meanwhile",
     "rehearsal/shadow.py: a copy that ends at": "remove the directory of the rehearsal",
     "rehearsal/shadow.py: other bytes at offset": "remove the directory of the rehearsal",
 }
