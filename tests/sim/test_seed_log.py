@@ -61,7 +61,6 @@ def test_a_run_continues_where_it_was_interrupted(
         return [result(seed, family) for seed in seeds]
 
     monkeypatch.setattr(command, "code_version", lambda: "abc")
-    monkeypatch.setattr(command, "silence_logs", lambda: None)
     monkeypatch.setattr(command, "run_seeds", run)
     line = ["--family", "nodes", "--first", "1", "--seeds", "5", "--log", str(path)]
     assert command.main(line) == 1

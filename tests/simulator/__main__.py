@@ -25,7 +25,6 @@ FAILURES_SHOWN = 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    silence_logs()
     if options.html is not None and options.replay is None:
         print("found --html without --replay SEED, expected both", file=sys.stderr)
         return 2
@@ -182,4 +181,5 @@ def _find_mutations(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    silence_logs()  # Of this process only: tests call main.
     sys.exit(main())

@@ -157,6 +157,7 @@ def test_a_run_and_a_wrong_topic_print_no_warning(tmp_path: Path) -> None:
             text=True,
             timeout=SECONDS_MAX,
             env=python_environment(),
+            cwd=tmp_path,
             check=False,
         )
         return done.returncode, done.stdout, done.stderr

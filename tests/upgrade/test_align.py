@@ -386,7 +386,7 @@ def test_another_file_size_is_found_and_a_joined_group_is_not_switched(
     write_confs(joined, members)
     made = context(joined, members)
     assert "switched" in bad_checks(made)
-    with pytest.raises(UpgradeRefusedError, match="are joined"):
+    with pytest.raises(UpgradeRefusedError, match="continue in a DLedger log"):
         plan_switch(made)
 
 
