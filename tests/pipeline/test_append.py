@@ -178,6 +178,23 @@ def test_another_store_is_refused(
     assert target.rows() == rows
 
 
+def test_a_last_row_in_a_file_of_a_wrong_length_is_not_recognised(
+    target: Target, rig: StoreRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.write(*range(60))
+    assert target.append(rig.root) == 0
+    last = target.rows()[-1]["physicalOffset"]
+    assert last > 4096
+    rig.write(*range(60, 120))
+    name, _ = rig.place(last)
+    with (Path(rig.root) / name).open("ab") as file:
+        file.write(b"x")
+    assert target.append(rig.root) == 1
+    shown = capsys.readouterr().err
+    assert "no message at offset" in shown and "Traceback" not in shown
+    assert target.bodies() == drafts(*range(60))
+
+
 def test_expired_messages_are_a_gap(
     target: Target, rig: StoreRig, capsys: pytest.CaptureFixture[str]
 ) -> None:

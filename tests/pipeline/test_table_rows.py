@@ -228,6 +228,21 @@ def test_masked_values_never_reach_the_table(rig: StoreRig, appended: Appended) 
     assert row["tags"] is row["tagsCode"] is row["bodyCrc"] is row["bornHost"] is None
 
 
+def test_another_key_is_refused(
+    rig: StoreRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal values would have different hashes in one table."""
+    rig.write(0)
+    (tmp_path / "m.toml").write_text('key_file = "key"\n[[rule]]\nproperty = "KEYS"\nwith = "hash"')
+    table = ["--table", "parquet", "--to", str(tmp_path / "t"), "--broker-name", "b"]
+    words = ["pipeline", "append", rig.root, *table, "--mask", str(tmp_path / "m.toml")]
+    (tmp_path / "key").write_bytes(KEY)
+    assert main(words) == 0
+    (tmp_path / "key").write_bytes(KEY[::-1])
+    assert main(words) == 1
+    assert "appended with another --mask" in capsys.readouterr().err
+
+
 def test_copies_of_a_message_are_masked(rig: StoreRig, appended: Appended) -> None:
     """A retry and a dead letter have other topics, but the body of the message."""
     body = json.dumps(ORDER).encode()

@@ -52,8 +52,8 @@ class GoneMessagesError(RmqError):
     def __init__(self, root: str, end: int, first: int) -> None:
         super().__init__(
             f"{root}: found the first message at offset {first}, expected {end}, where the table"
-            f" ends: {first - end} bytes have expired that were not appended; --allow-gap"
-            " continues without them"
+            f" ends: {first - end} bytes have expired that were not appended, or their"
+            " file has a wrong length; --allow-gap continues without them"
         )
         self.size = first - end
 
@@ -208,7 +208,9 @@ class Append:
 
     def _stored_row(self, ranges: Sequence[WorkRange], offset: int) -> dict[str, Any] | None:
         """Return the columns IDENTITY of the message at a physical offset, None without one."""
-        work = next(work for work in ranges if work.start <= offset < work.stop)
+        work = next((each for each in ranges if each.start <= offset < each.stop), None)
+        if work is None:  # in a file of a wrong length
+            return None
         shift = OpenWorkUnit(WorkUnit(work, work.start)).walk.file.record_shift
         begin = offset - shift
         at = evolve(work, start=begin, stop=begin + 1)

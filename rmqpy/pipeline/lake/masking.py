@@ -78,7 +78,7 @@ class MaskingRule:
 
 @define(slots=True, frozen=True)
 class Masking:
-    """All rules. ``digest`` identifies them (without the key)."""
+    """All rules. ``digest`` identifies them and the key, which it does not tell."""
 
     rules: tuple[MaskingRule, ...] = ()
     digest: str = ""
@@ -145,7 +145,8 @@ def read_masking(path: str) -> Masking:
     key = b""
     if any(rule.kind == "hash" for rule in rules):
         key = _key(path, data.get("key_file"))
-    return Masking(rules, hashlib.sha256(raw).hexdigest(), key)
+    # Another key gives other hashes: such rows must not meet in one table.
+    return Masking(rules, hmac.new(key, raw, hashlib.sha256).hexdigest(), key)
 
 
 def _rule(data: Any, where: str) -> MaskingRule:
