@@ -11,12 +11,9 @@ table of all checks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain, combinations
+from itertools import combinations
 
-from rmqpy.audit.facts.facts import Mode
-from rmqpy.audit.facts.table_content import DELAYS
 from rmqpy.audit.replicas.manifest import LogDigest, Manifest
-from rmqpy.audit.replicas.table_comparison import compare_tables
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
 from rmqpy.upgrade.checks.controller_checks import (
@@ -40,7 +37,7 @@ from rmqpy.upgrade.checks.log_comparison import (
 )
 from rmqpy.upgrade.checks.replica import Replica
 from rmqpy.upgrade.checks.replica_checks import REPLICA_CHECKS
-from rmqpy.upgrade.checks.tables import other_tables
+from rmqpy.upgrade.checks.table_checks import tables_agree, tables_there
 
 CLOCK_SKEW_NOTE_MS = 1000
 CLOCK_SKEW_MS = 10_000
@@ -219,64 +216,6 @@ def tail_bytes(group: Group) -> Iterator[CheckFinding]:
                     f"md5 of {first.path} differs only after the last message in it, at"
                     f" {first.end}; the logs are equal",
                 )
-
-
-LEADER_HAS_THEM = "the leader gives its tables to the others; rmqpy upgrade leave merges them"
-MERGES_THEM = "rmqpy upgrade plan merges them: the largest value wins"
-
-
-def tables_agree(group: Group) -> Iterator[CheckFinding]:
-    """Check that topics, groups, consumer and delay offsets are the same on all replicas (H12).
-
-    After a switch, followers copy them from their leader: what replication explains is a note.
-    """
-    switched = {Mode.JOINED, Mode.DLEDGER}
-    for one, two in combinations(group.replicas, 2):
-        surveys = [each.survey() for each in (one, two)]
-        replicated = all(survey.manifest.mode in switched for survey in surveys)
-        judged = compare_tables(*(survey.manifest for survey in surveys))
-        for each in chain(judged, other_tables(surveys[0].tables, surveys[1].tables)):
-            progress = each.table == DELAYS or not each.behind
-            make = note if each.harmless and (replicated or progress) else finding
-            yield make(
-                "tables-agree",
-                f"{one.name}, {two.name}",
-                f"{each.table}: {each.text}",
-                LEADER_HAS_THEM if replicated else MERGES_THEM,
-            )
-
-
-TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
-
-
-def tables_there(group: Group) -> Iterator[CheckFinding]:
-    """Check that a replica with messages has the tables that the others have (H12).
-
-    A broker writes the tables of groups and offsets when it meets its first consumer, so a group
-    without consumers has neither.
-    """
-    existing = {name for survey in group.surveys for name in survey.tables}
-    needed = existing.intersection(TABLES) | {"topics.json"}
-    for survey in group.surveys:
-        missing = [name for name in TABLES if name in needed and name not in survey.tables]
-        if missing and survey.manifest.messages:
-            yield finding(
-                "tables-there",
-                survey.name,
-                f"config/ lacks {', '.join(missing)}: as a leader this node would know no topics,"
-                " give its emptier tables to the others, and deliver delayed messages again",
-                "rmqpy upgrade plan and apply copy the tables of the others"
-                if existing.issuperset(missing)
-                else "restore config/topics.json from a backup; no replica has it",
-            )
-    unknown = [name for name in TABLES if name not in needed]
-    if unknown:
-        yield note(
-            "tables-there",
-            ", ".join(survey.name for survey in group.surveys),
-            f"no replica has {' or '.join(unknown)}: no consumer has ever been here",
-            "if one has, restore them from a backup",
-        )
 
 
 def clocks(group: Group) -> Iterator[CheckFinding]:
