@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+from bisect import bisect_left
 from collections.abc import Iterator
 
+import pytest
 from attrs import define, evolve
 
+from harness.kills import kills_of, operations_of
 from harness.store import CrashingFiles, KilledError
 from harness.upgrade import (
     LeaveOptions,
@@ -77,23 +79,32 @@ class Interrupted:
             if path.startswith(start) and not path.startswith(f"{start}rmqpy/")
         }
 
-    def killed_at(self, dies_at: int) -> CrashingFiles | None:
-        """Return the files after a kill before that operation, or None if it is not reached."""
+    def apply(self, files: CrashingFiles) -> None:
+        apply_plan(self.context(files), self.plan, self.node)
+
+    def killed_at(self, dies_at: int) -> CrashingFiles:
+        """Return the files after a kill before that operation."""
         dying = self.files.reopen(dies_at)
-        try:
-            apply_plan(self.context(dying), self.plan, self.node)
-        except KilledError:
-            return dying.reopen(None)
-        return None
+        with pytest.raises(KilledError):
+            self.apply(dying)
+        return dying.reopen(None)
+
+    def killed_after(self, part: float) -> CrashingFiles:
+        """Return the files after a kill at that part of the operations that a journal covers."""
+        total = operations_of(self.files, self.apply)
+        first = bisect_left(
+            range(total), True, key=lambda at: self._has_journal(self.killed_at(at))
+        )
+        return self.killed_at(first + int((total - first) * part))
 
     def kills(self) -> Iterator[tuple[int, CrashingFiles]]:
-        """Yield the files after a kill before each operation from which on a journal exists."""
-        for dies_at in itertools.count():
-            killed = self.killed_at(dies_at)
-            if killed is None:
-                return
-            if killed.exists(f"{self.work}/journal.bak"):
-                yield dies_at, killed
+        """Yield the files after kills before operations from which on a journal exists."""
+        for dies_at, dying in kills_of(self.files, self.apply, more_than=50):
+            if self._has_journal(dying):
+                yield dies_at, dying.reopen(None)
+
+    def _has_journal(self, files: CrashingFiles) -> bool:
+        return files.exists(f"{self.work}/journal.bak")
 
 
 def make_alignment(make_rig: MakeUpgradeRig) -> Interrupted:

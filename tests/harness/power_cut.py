@@ -87,10 +87,10 @@ class PowerCut:
             copies = found / folder.relative_to(self.root)
             copies.mkdir(parents=True)
             for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-                copy = self.shadow / str(path.stat().st_ino)
-                if not copy.exists():
-                    break
-                os.link(copy, copies / path.name)
+                try:
+                    os.link(self.shadow / str(path.stat().st_ino), copies / path.name)
+                except FileNotFoundError:
+                    break  # Not synced yet, or removed by the running process just now.
         return read_store(found).messages
 
     def _keep_all(self) -> None:

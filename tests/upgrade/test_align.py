@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.store import CrashingFiles, KilledError, StoreRig
+from harness.kills import kills_of
+from harness.store import CrashingFiles, StoreRig
 from harness.upgrade import (
     GOLDEN_SIZES,
     SHOWN,
@@ -467,51 +467,35 @@ def configure(rig: UpgradeRig) -> None:
         rig.files.put(f"{rig.root}/config/{name}.json", b"{}")
 
 
-def kill_everywhere(
-    files: CrashingFiles, rigs: tuple[UpgradeRig, UpgradeRig], plan: Plan, node: str
-) -> int:
-    """Kill ``node`` before each operation; check that resuming and rolling back give equal bytes.
-
-    Return the number of operations.
-    """
-    rig = rigs[1] if node == "s" else rigs[0]
-
-    def context(on: CrashingFiles) -> NodeContext:
-        made = memory_context(on, *rigs)
-        return made.node_context(made.group.replica(node))
-
-    tree = rig.after(files).tree()
-    completed = files.reopen(None)
-    apply_plan(context(completed), plan, node)
-    expected = rig.after(completed).tree()
-    for dies_at in itertools.count():
-        dying = files.reopen(dies_at)
-        try:
-            apply_plan(context(dying), plan, node)
-        except KilledError:
-            pass
-        else:
-            return dies_at
-        forward = dying.reopen(None)
-        apply_plan(context(forward), plan, node)
-        assert rig.after(forward).tree() == expected, dies_at
-        back = dying.reopen(None)
-        if back.exists(f"{rig.root}/rmqpy/upgrade/journal.json"):
-            roll_back(context(back))
-        assert rig.after(back).tree() == tree, dies_at
-    raise AssertionError
-
-
 @pytest.mark.slow
 def test_an_alignment_killed_at_any_operation_can_be_resumed(
     make_rig: MakeUpgradeRig,
 ) -> None:
     rigs = small_group(make_rig)
-    files = rigs[0].files
+    rig, files = rigs[1], rigs[0].files
     plan = plan_alignment(memory_context(files, *rigs))
     kinds = {op.kind for op in plan.node("s").ops}
     assert {"copy", "create", "derive", "write"} <= kinds
-    assert kill_everywhere(files, rigs, plan, "s") > 50
+
+    def context(on: CrashingFiles) -> NodeContext:
+        made = memory_context(on, *rigs)
+        return made.node_context(made.group.replica("s"))
+
+    def act(on: CrashingFiles) -> None:
+        apply_plan(context(on), plan, "s")
+
+    tree = rig.after(files).tree()
+    completed = files.reopen(None)
+    act(completed)
+    expected = rig.after(completed).tree()
+    for dies_at, dying in kills_of(files, act, more_than=50):
+        forward = dying.reopen(None)
+        act(forward)
+        assert rig.after(forward).tree() == expected, dies_at
+        back = dying.reopen(None)
+        if back.exists(f"{rig.root}/rmqpy/upgrade/journal.json"):
+            roll_back(context(back))
+        assert rig.after(back).tree() == tree, dies_at
 
 
 def test_a_switch_killed_at_any_operation_can_be_resumed(
@@ -541,16 +525,13 @@ def test_a_switch_killed_at_any_operation_can_be_resumed(
     assert apply_plan(context(completed), plan, "s").earlier
     expected = all_of(completed)
     assert expected[0] != before[0] and expected[1] != before[1]
-    for dies_at in itertools.count():
-        dying = files.reopen(dies_at)
-        try:
-            apply_plan(context(dying), plan, "s")
-        except KilledError:
-            pass
-        else:
-            break
+
+    def act(on: CrashingFiles) -> None:
+        apply_plan(context(on), plan, "s")
+
+    for dies_at, dying in kills_of(files, act, more_than=8):
         forward = dying.reopen(None)
-        apply_plan(context(forward), plan, "s")
+        act(forward)
         assert all_of(forward) == expected, dies_at
         back = dying.reopen(None)
         journal = load_journal(back, context(back).work)
@@ -558,7 +539,6 @@ def test_a_switch_killed_at_any_operation_can_be_resumed(
         if journal.plan_id == plan.id:
             roll_back(context(back))
         assert all_of(back) == before, dies_at
-    assert dies_at > 8
 
 
 def test_a_switch_can_be_rolled_back_until_the_first_message(make_rig: MakeUpgradeRig) -> None:

@@ -148,7 +148,7 @@ def newest_copy(files: CrashingFiles, work: str = WORK) -> str:
 def test_a_damaged_journal_stops_neither_resume_nor_rollback(
     interrupted: Interrupted, lost: str
 ) -> None:
-    """A kill before every operation, then damage; both ways give the same bytes as without."""
+    """A kill before an operation, then damage; both ways give the same bytes as without."""
     made = interrupted
     before = made.tree(made.files)
     done = made.files.reopen(None)
@@ -182,7 +182,7 @@ def test_a_damaged_journal_stops_neither_resume_nor_rollback(
         roll_back(made.bare_context(back), made.plan.id)
         assert made.tree(back) == before, where
         check_no_unfinished_upgrade(back, made.rigs[-1].root)
-    assert count > 50
+    assert count > 30
 
 
 @pytest.mark.slow

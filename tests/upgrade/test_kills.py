@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
+from harness.kills import kills_of
 from harness.plans import Interrupted
-from harness.store import CrashingFiles, KilledError
+from harness.store import CrashingFiles
 
-from rmqpy.upgrade.plan.engine import apply_plan, resume, roll_back
+from rmqpy.upgrade.plan.engine import resume, roll_back
 from rmqpy.upgrade.plan.journal import APPLIED, ROLLED_BACK, load_journal
 
 
@@ -34,24 +33,18 @@ def test_a_rollback_killed_at_any_operation_is_finished(
     made = interrupted
     before = made.tree(made.files)
     if half:
-        total = sum(1 for _ in made.kills())
-        start = made.killed_at(total // 2)
-        assert start is not None
+        start = made.killed_after(0.5)
     else:
         start = made.files.reopen(None)
-        apply_plan(made.context(start), made.plan, made.node)
-    for dies_at in itertools.count():
-        dying = start.reopen(dies_at)
-        try:
-            roll_back(made.bare_context(dying))
-        except KilledError:
-            pass
-        else:
-            break
+        made.apply(start)
+
+    def act(files: CrashingFiles) -> None:
+        roll_back(made.bare_context(files))
+
+    for dies_at, dying in kills_of(start, act, more_than=15):
         after = dying.reopen(None)
         finish_back(made, after)
         assert made.tree(after) == before, dies_at
-    assert dies_at > 15
 
 
 @pytest.mark.slow
@@ -62,25 +55,18 @@ def test_a_resumed_plan_killed_at_any_operation_is_finished(
     made = interrupted
     before = made.tree(made.files)
     done = made.files.reopen(None)
-    apply_plan(made.context(done), made.plan, made.node)
+    made.apply(done)
     after = made.tree(done)
-    kills = [dies_at for dies_at, _ in made.kills()]
-    start = made.killed_at(kills[int(len(kills) * part)])
-    assert start is not None
-    for dies_at in itertools.count():
-        dying = start.reopen(dies_at)
-        try:
-            resume(made.bare_context(dying))
-        except KilledError:
-            pass
-        else:
-            break
+
+    def act(files: CrashingFiles) -> None:
+        resume(made.bare_context(files))
+
+    for dies_at, dying in kills_of(made.killed_after(part), act, more_than=5):
         forward, back = dying.reopen(None), dying.reopen(None)
         finish_forward(made, forward)
         assert made.tree(forward) == after, dies_at
         finish_back(made, back)
         assert made.tree(back) == before, dies_at
-    assert dies_at > 5
 
 
 def after_power_loss(files: CrashingFiles) -> CrashingFiles:
@@ -104,20 +90,12 @@ def test_a_plan_cut_off_by_a_power_loss_at_any_operation_is_finished(
         made.files.sync_dir(path.rpartition("/")[0])
     before = made.tree(made.files)
     done = made.files.reopen(None)
-    apply_plan(made.context(done), made.plan, made.node)
+    made.apply(done)
     after = made.tree(done)
-    for dies_at in itertools.count():
-        dying = made.files.reopen(dies_at)
-        try:
-            apply_plan(made.context(dying), made.plan, made.node)
-        except KilledError:
-            pass
-        else:
-            break
+    for dies_at, dying in kills_of(made.files, made.apply, more_than=50):
         back, forward = after_power_loss(dying), after_power_loss(dying)
         if load_journal(forward, made.work) is not None:
             finish_forward(made, forward)
             assert made.tree(forward) == after, dies_at
         finish_back(made, back)
         assert made.tree(back) == before, dies_at
-    assert dies_at > 50

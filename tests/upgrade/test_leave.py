@@ -10,7 +10,8 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from harness.store import FILE_SIZE, KilledError
+from harness.kills import kills_of
+from harness.store import FILE_SIZE, CrashingFiles, KilledError
 from harness.upgrade import LeaveOptions, MakeUpgradeRig, UpgradeRig, plan_leave
 
 from rmqpy.codec.backend import scan_records
@@ -201,14 +202,11 @@ def test_a_plan_killed_at_any_operation_can_be_resumed(
     start = original.reopen(None)
     apply_plan(joined.after(start).context(), plan, "n0")
     expected, tree = joined.after(start).tree(), joined.tree()
-    for dies_at in itertools.count():
-        dying = original.reopen(dies_at)
-        try:
-            apply_plan(joined.after(dying).context(), plan, "n0")
-        except KilledError:
-            pass
-        else:
-            break
+
+    def act(files: CrashingFiles) -> None:
+        apply_plan(joined.after(files).context(), plan, "n0")
+
+    for dies_at, dying in kills_of(original, act, more_than=100):
         forward = joined.after(dying.reopen(None))
         apply_plan(forward.context(), plan, "n0")
         assert forward.tree() == expected, dies_at
@@ -216,7 +214,6 @@ def test_a_plan_killed_at_any_operation_can_be_resumed(
         if back.files.exists(f"{back.root}/rmqpy/upgrade/journal.json"):
             roll_back(back.context())
         assert back.tree() == tree, dies_at
-    assert dies_at > 100
 
 
 @pytest.mark.slow
@@ -225,14 +222,11 @@ def test_a_rollback_killed_at_any_operation_can_be_resumed(make_rig: MakeUpgrade
     plan, tree = leaving(joined), joined.tree()
     apply_plan(joined.context(), plan, "n0")
     left = joined.files
-    for dies_at in itertools.count():
-        dying = left.reopen(dies_at)
-        try:
-            roll_back(joined.after(dying).context())
-        except KilledError:
-            pass
-        else:
-            break
+
+    def act(files: CrashingFiles) -> None:
+        roll_back(joined.after(files).context())
+
+    for dies_at, dying in kills_of(left, act, more_than=50):
         again = joined.after(dying.reopen(None))
         journal = load_journal(again.files, again.context().work)
         assert journal is not None
@@ -243,7 +237,6 @@ def test_a_rollback_killed_at_any_operation_can_be_resumed(make_rig: MakeUpgrade
         if state != ROLLED_BACK:
             roll_back(again.context())
         assert again.tree() == tree, dies_at
-    assert dies_at > 50
 
 
 def test_no_broker_starts_on_a_half_done_plan(make_rig: MakeUpgradeRig) -> None:

@@ -9,7 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
-from harness.store import KilledError, StoreRig
+from harness.kills import kills_of
+from harness.store import CrashingFiles, StoreRig
 from harness.upgrade import GOLDEN_SIZES, SHOWN, MakeUpgradeRig, RunUpgrade, log_of, tree_of
 
 from rmqpy.codec.backend import scan_records
@@ -247,14 +248,11 @@ def test_a_fetch_killed_at_any_operation_can_be_resumed(make_rig: MakeUpgradeRig
     expected = done.tree()
     assert expected["dledger-n0/data/old"].startswith(b"firstsecond\0")
     assert expected["dledger-n0/data/new"] == b"second" + bytes(94)
-    for dies_at in itertools.count():
-        dying = rig.files.reopen(dies_at)
-        try:
-            apply_plan(rig.after(dying).context(), plan, "n0")
-        except KilledError:
-            pass
-        else:
-            break
+
+    def act(files: CrashingFiles) -> None:
+        apply_plan(rig.after(files).context(), plan, "n0")
+
+    for dies_at, dying in kills_of(rig.files, act, more_than=8):
         forward = rig.after(dying.reopen(None))
         apply_plan(forward.context(), plan, "n0")
         assert forward.tree() == expected, dies_at
@@ -262,4 +260,3 @@ def test_a_fetch_killed_at_any_operation_can_be_resumed(make_rig: MakeUpgradeRig
         if back.files.exists(f"{back.root}/rmqpy/upgrade/journal.json"):
             roll_back(back.context())
         assert back.tree() == before, dies_at
-    assert dies_at > 8

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from attrs import define, field
+from harness.kills import kills_of
 from harness.plans import leaving, prepare_in_memory
-from harness.store import CrashingFiles, KilledError
+from harness.store import CrashingFiles
 from harness.upgrade import (
     MakeUpgradeRig,
     UpgradeRig,
@@ -114,15 +114,8 @@ def prepared(request: pytest.FixtureRequest, make_rig: MakeUpgradeRig) -> Prepar
 
 def kills(made: Prepared) -> Iterator[tuple[int, CrashingFiles]]:
     """Yield what each kill of ``prepare`` leaves, with the number of the operation it prevented."""
-    for dies_at in itertools.count():
-        dying = made.files.reopen(dies_at)
-        try:
-            made.prepare(dying)
-        except KilledError:
-            yield dies_at, dying.reopen(None)
-        else:
-            break
-    assert dies_at > 50
+    for dies_at, dying in kills_of(made.files, made.prepare, more_than=50):
+        yield dies_at, dying.reopen(None)
 
 
 @pytest.mark.slow
