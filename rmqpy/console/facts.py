@@ -19,9 +19,10 @@ BrokerKey = tuple[str, int]
 class BrokerFacts:
     """One broker as the name server and the broker itself describe it.
 
-    ``fault`` says why it did not answer ("" if it did). ``info`` is its runtime information,
-    ``settings`` its configuration (empty if it may not be read), and ``status`` what a member of a
-    DLedger group of rmqpy reports (None from all others).
+    ``fault`` says why it did not answer ("" if it did), and ``left_ms`` when it was first missing
+    from the list of the name servers (-1 while it is registered). ``info`` is its runtime
+    information, ``settings`` its configuration (empty if it may not be read), and ``status`` what a
+    member of a DLedger group of rmqpy reports (None from all others).
     """
 
     cluster: str
@@ -29,6 +30,7 @@ class BrokerFacts:
     broker_id: int
     address: str
     fault: str = ""
+    left_ms: int = -1
     info: Mapping[str, str] = field(factory=dict)
     settings: Mapping[str, str] = field(factory=dict)
     status: Mapping[str, Any] | None = None
@@ -38,8 +40,19 @@ class BrokerFacts:
         return self.name, self.broker_id
 
     @property
+    def is_registered(self) -> bool:
+        return self.left_ms < 0
+
+    @property
     def is_dledger(self) -> bool:
         return self.status is not None or self.settings.get("enableDLegerCommitLog") == "true"
+
+    @property
+    def controllers(self) -> str:
+        """The addresses of the controllers that elect this broker's master; "" without any."""
+        if self.settings.get("enableControllerMode") != "true":
+            return ""
+        return self.settings.get("controllerAddr", "")
 
     @property
     def is_rmqpy(self) -> bool | None:
@@ -66,15 +79,20 @@ class Moment:
     fault: str = ""
 
     def of_name(self, name: str) -> list[BrokerFacts]:
-        """Return the brokers with a name, by id."""
-        return sorted((each for each in self.brokers if each.name == name), key=lambda b: b.key)
+        """Return the brokers with a name, by id; those that are no longer registered last."""
+        found = (each for each in self.brokers if each.name == name)
+        return sorted(found, key=lambda each: (not each.is_registered, each.key))
+
+    def master_of(self, name: str) -> BrokerFacts | None:
+        """Return the broker that is registered as the master of a name."""
+        return next((b for b in self.of_name(name) if b.is_master and b.is_registered), None)
 
     def masters(self) -> list[BrokerFacts]:
         """Return the broker that answers for each name: its master if there is one, else the one
         with the lowest id.
         """
         found: dict[str, BrokerFacts] = {}
-        for broker in sorted(self.brokers, key=lambda each: each.key):
+        for broker in sorted(self.brokers, key=lambda each: (not each.is_registered, each.key)):
             known = found.get(broker.name)
             if known is None or (known.fault and not broker.fault):
                 found[broker.name] = broker

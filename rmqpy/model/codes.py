@@ -108,8 +108,11 @@ class RequestCode(IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
     LITE_PULL_MESSAGE = 361
-    # A controller of 5.x
+    # A controller of 5.x, and its brokers
+    GET_BROKER_HA_STATUS = 907
+    CONTROLLER_GET_METADATA_INFO = 1005
     CONTROLLER_GET_SYNC_STATE_DATA = 1006
+    GET_BROKER_EPOCH_CACHE = 1007
     # The server of DLedger (DLedgerRequestCode)
     METADATA = 50000
     APPEND = 50001

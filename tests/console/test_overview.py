@@ -124,6 +124,58 @@ def test_killed_servers_show_up_and_recover() -> None:
     asyncio.run(run())
 
 
+def test_a_broker_that_left_the_name_server_is_shown_for_an_hour() -> None:
+    """A name server drops a broker at once if its connection ends."""
+
+    async def run() -> None:
+        brokers = CountedBrokers({("a", 0): "x:1", ("a", 1): "x:2"}, {"x:1": {}, "x:2": {}})
+        clock = SetClock()
+        collector = Collector(brokers, clock)
+        await collector.poll()
+        del brokers.brokers["a", 0]
+        info = brokers.infos.pop("x:1")
+        await collector.poll()
+        clock.time_ms += 65_000
+        found = [each.text for each in alarms_of(await collector.poll())]
+        assert found == [
+            "The broker left the name server 1 min 5 s ago, and does not answer: x:1: connection"
+            " refused.",
+            "a has no master: nothing can be sent to it.",
+        ]
+        brokers.infos["x:1"] = info
+        assert alarms_of(await collector.poll())[0].text == (
+            "The broker answers, but has not been registered for 1 min 5 s: clients do not find it."
+        )
+        async with browsing(collector) as client:
+            page = await (await client.get("/")).text()
+            assert "not registered" in page and "x:1" in page
+        brokers.brokers["a", 0] = "x:1"
+        assert alarms_of(await collector.poll()) == []
+        del brokers.brokers["a", 1]
+        await collector.poll()
+        clock.time_ms += 3_600_000
+        assert [each.address for each in (await collector.poll()).brokers] == ["x:1"]
+
+    asyncio.run(run())
+
+
+def test_the_replica_that_was_made_master_is_not_the_one_that_left() -> None:
+    async def run() -> None:
+        brokers = CountedBrokers({("a", 0): "x:1", ("a", 2): "x:2"}, {"x:1": {}, "x:2": {}})
+        collector = Collector(brokers, SetClock())
+        await collector.poll()
+        brokers.brokers = {("a", 0): "x:2"}
+        del brokers.infos["x:1"]
+        moment = await collector.poll()
+        master = moment.master_of("a")
+        assert master is not None and master.address == "x:2"
+        assert [each.address for each in moment.masters()] == ["x:2"]
+        (alarm,) = alarms_of(moment)
+        assert alarm.severity.value == "warning" and "left the name server" in alarm.text
+
+    asyncio.run(run())
+
+
 def test_rates_are_those_of_masters_and_charts_have_their_columns() -> None:
     async def run() -> None:
         info = {"msgPutTotalTodayNow": "0", "msgGetTotalTodayNow": "0"}

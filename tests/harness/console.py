@@ -71,7 +71,8 @@ class CountedBrokers:
     """What :class:`rmqpy.admin.api.Admin` would return for brokers that a test describes.
 
     ``brokers`` is the address of each by (name, id), ``infos`` the runtime information by address;
-    a broker without one does not answer. ``requests`` counts all calls by their names.
+    a broker without one does not answer. ``answers`` has further ones by address and code, as
+    recorded from Java. ``requests`` counts all calls by their names.
     """
 
     brokers: dict[tuple[str, int], str]
@@ -79,6 +80,7 @@ class CountedBrokers:
     settings: dict[str, dict[str, str]] = field(factory=dict)
     statuses: dict[str, bytes] = field(factory=dict)
     records: dict[str, bytes] = field(factory=dict)
+    answers: dict[tuple[str, RequestCode], RemotingCommand] = field(factory=dict)
     cluster: str = "DefaultCluster"
     is_namesrv_up: bool = True
     requests: Counter[str] = field(factory=Counter)
@@ -119,6 +121,8 @@ class CountedBrokers:
         self.requests[code.name] += 1
         if code is RequestCode.RMQPY_DLEDGER_STATUS and address in self.statuses:
             return RemotingCommand(code=0, body=self.statuses[address])
+        if (address, code) in self.answers:
+            return self.answers[address, code]
         raise RequestRejectedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
 
 

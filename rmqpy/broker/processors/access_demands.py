@@ -140,8 +140,11 @@ ELSEWHERE: Final = frozenset(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        # Answered by a controller of 5.x.
+        # Answered by a controller of 5.x, or by its brokers.
+        RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.CONTROLLER_GET_METADATA_INFO,
         RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+        RequestCode.GET_BROKER_EPOCH_CACHE,
         # Answered at the port of a DLedger member.
         RequestCode.METADATA,
         RequestCode.APPEND,

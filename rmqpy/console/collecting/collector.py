@@ -84,7 +84,7 @@ class Collector:
             self._settings.clear()
             self._without_status.clear()
         self._polls += 1
-        brokers, fault = await self._registered()
+        brokers, fault = await self._registered(time_ms)
         found = await asyncio.gather(*(self._ask(each) for each in brokers))
         self.moment = Moment(time_ms=time_ms, brokers=found, fault=fault)
         for broker in found:
@@ -95,8 +95,13 @@ class Collector:
         changed.set()
         return self.moment
 
-    async def _registered(self) -> tuple[Sequence[BrokerFacts], str]:
-        """Return the brokers that the name servers list; those of the last poll if none answers."""
+    async def _registered(self, time_ms: int) -> tuple[Sequence[BrokerFacts], str]:
+        """Return the brokers that the name servers list, and for an hour those that they have
+        listed; those of the last poll if no name server answers.
+
+        A name server forgets a broker at once if their connection ends: a broker that has been
+        killed would be missing without a word.
+        """
         try:
             info = await self.admin.cluster_info()
         except RmqError as error:
@@ -107,6 +112,15 @@ class Collector:
             for name, data in sorted(info.broker_addr_table.items())
             for broker_id, address in sorted(data.broker_addrs.items())
         ]
+        listed = {each.address for each in found}
+        left = [
+            evolve(
+                each, info={}, status=None, left_ms=time_ms if each.is_registered else each.left_ms
+            )
+            for each in self.moment.brokers
+            if each.address not in listed
+        ]
+        found += [each for each in left if time_ms - each.left_ms < HISTORY_MS]
         return found[:BROKERS_MAX], ""
 
     async def _ask(self, broker: BrokerFacts) -> BrokerFacts:

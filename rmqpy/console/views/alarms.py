@@ -51,11 +51,13 @@ def alarms_of(moment: Moment) -> list[Alarm]:
     """Return all alarms, critical ones first."""
     found = [*_name_servers(moment)]
     for broker in moment.brokers:
-        if broker.fault:
+        if not broker.is_registered:
+            found.append(_left(broker, moment))
+        elif broker.fault:
             found.append(_silent(broker))
-            continue
-        for check in _BROKER_CHECKS:
-            found += check(broker)
+        if not broker.fault:
+            for check in _BROKER_CHECKS:
+                found += check(broker)
     for name in sorted({each.name for each in moment.brokers}):
         found += _group(name, moment.of_name(name))
     return sorted(found, key=lambda alarm: list(AlarmSeverity).index(alarm.severity))
@@ -69,7 +71,7 @@ def _name_servers(moment: Moment) -> Iterator[Alarm]:
             f"No name server answers: {moment.fault}.",
             "Start it again; the list of brokers is that of its last answer.",
         )
-    elif not moment.brokers:
+    elif not any(each.is_registered for each in moment.brokers):
         yield Alarm(
             AlarmSeverity.WARNING,
             "name server",
@@ -85,6 +87,23 @@ def _silent(broker: BrokerFacts) -> Alarm:
         f"{broker.name} ({broker.address})",
         f"The broker does not answer: {broker.fault}.",
         "Check its process and the network; the name server still lists it.",
+    )
+
+
+def _left(broker: BrokerFacts, moment: Moment) -> Alarm:
+    is_last = moment.master_of(broker.name) is None
+    ago = format_duration((moment.time_ms - broker.left_ms) / 1000)
+    if broker.fault:
+        text = f"The broker left the name server {ago} ago, and does not answer: {broker.fault}."
+        remedy = "Start it again. If it was removed on purpose, it is no longer listed in an hour."
+    else:
+        text = f"The broker answers, but has not been registered for {ago}: clients do not find it."
+        remedy = "It registers every 30 s; otherwise check its namesrvAddr and the network."
+    return Alarm(
+        AlarmSeverity.CRITICAL if is_last else AlarmSeverity.WARNING,
+        f"{broker.name} ({broker.address})",
+        text,
+        remedy,
     )
 
 
@@ -149,7 +168,7 @@ _BROKER_CHECKS: Final[Sequence[Callable[[BrokerFacts], Iterator[Alarm]]]] = (
 
 def _group(name: str, brokers: Sequence[BrokerFacts]) -> Iterator[Alarm]:
     answering = [each for each in brokers if not each.fault]
-    master = next((each for each in brokers if each.is_master), None)
+    master = next((each for each in brokers if each.is_master and each.is_registered), None)
     is_dledger = any(each.is_dledger for each in brokers)
     if master is None:
         role = "leader" if is_dledger else "master"
@@ -158,7 +177,7 @@ def _group(name: str, brokers: Sequence[BrokerFacts]) -> Iterator[Alarm]:
             AlarmSeverity.CRITICAL,
             name,
             f"{name} has no {role}: nothing can be sent to it.",
-            f"rmqpy why election {addresses}" if is_dledger else "Start the master again.",
+            _missing_master(brokers, addresses, is_dledger=is_dledger),
         )
     versions = sorted({each.info.get("brokerVersionDesc", "") for each in answering} - {""})
     if len(versions) > 1:
@@ -179,3 +198,11 @@ def _group(name: str, brokers: Sequence[BrokerFacts]) -> Iterator[Alarm]:
                 f"This replica is {format_bytes(master.log_end - end)} behind.",
                 "Check the network between them, and the disk of the replica.",
             )
+
+
+def _missing_master(brokers: Sequence[BrokerFacts], addresses: str, *, is_dledger: bool) -> str:
+    if is_dledger:
+        return f"rmqpy why election {addresses}"
+    if any(each.controllers for each in brokers):
+        return "The screen Replication shows whom the controllers may elect, and why they do not."
+    return "Start the master again."

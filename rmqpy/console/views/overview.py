@@ -71,7 +71,11 @@ def overview_of(moment: Moment, history: RateHistory) -> Overview:
 
 def rate_columns(moment: Moment, history: RateHistory, cluster: str) -> list[list[float | None]]:
     """Return the columns of a chart: times in seconds, then messages in and out per second."""
-    brokers = [each for each in moment.brokers if each.cluster == cluster and each.is_master]
+    brokers = [
+        each
+        for each in moment.brokers
+        if each.cluster == cluster and each.is_master and each.is_registered
+    ]
     series = []
     for name in COUNTERS:
         rows = [history.samples((each.key, name)) for each in brokers]
@@ -84,7 +88,7 @@ def rate_columns(moment: Moment, history: RateHistory, cluster: str) -> list[lis
 
 
 def _cluster(name: str, rows: list[BrokerRow]) -> ClusterView:
-    masters = [row for row in rows if row.facts.is_master]
+    masters = [row for row in rows if row.facts.is_master and row.facts.is_registered]
     return ClusterView(
         name=name,
         brokers=rows,
@@ -95,7 +99,7 @@ def _cluster(name: str, rows: list[BrokerRow]) -> ClusterView:
 
 
 def _row(broker: BrokerFacts, moment: Moment, history: RateHistory) -> BrokerRow:
-    master = next((each for each in moment.of_name(broker.name) if each.is_master), None)
+    master = moment.master_of(broker.name)
     ends = (broker.log_end, master.log_end if master is not None else None)
     lag = None
     if not broker.is_master and ends[0] is not None and ends[1] is not None:

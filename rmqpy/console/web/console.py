@@ -14,6 +14,7 @@ from rmqpy.admin.api import Admin
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.console.collecting.collector import Collector
+from rmqpy.console.collecting.controller_reader import ControllerReader
 from rmqpy.console.collecting.election_reader import ElectionReader
 from rmqpy.console.collecting.group_reader import GroupReader
 from rmqpy.console.collecting.migration_runner import MigrationRunner
@@ -86,7 +87,7 @@ def application(
         MapPages(collector, render),
         TopicPages(topics, streams, render),
         GroupPages(groups, topics, render),
-        ReplicationPages(collector, ElectionReader(collector), render),
+        ReplicationPages(collector, ElectionReader(collector), ControllerReader(collector), render),
     ]
     if runner is not None:
         screens.append(MigrationPages(runner, clock, render))

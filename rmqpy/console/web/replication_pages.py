@@ -1,4 +1,4 @@
-"""DLedger groups: members, positions, and the timeline of elections."""
+"""DLedger groups with the timeline of their elections, and the groups of controllers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from attrs import define
 
 from rmqpy.admin.elections import terms_of
 from rmqpy.console.collecting.collector import Collector
+from rmqpy.console.collecting.controller_reader import ControllerReader
 from rmqpy.console.collecting.election_reader import ElectionReader
 from rmqpy.console.views.replication import groups_of
 from rmqpy.console.web.rendering import Renderer
@@ -22,6 +23,7 @@ class ReplicationPages:
 
     collector: Collector
     elections: ElectionReader
+    controllers: ControllerReader
     render: Renderer
 
     def routes(self) -> Sequence[web.RouteDef]:
@@ -29,7 +31,12 @@ class ReplicationPages:
 
     async def groups(self, request: web.Request) -> web.StreamResponse:
         template = "_replication.html" if "live" in request.query else "replication.html"
-        return self.render.page(request, template, groups=groups_of(self.collector.moment))
+        return self.render.page(
+            request,
+            template,
+            groups=groups_of(self.collector.moment),
+            controlled=await self.controllers.groups(),
+        )
 
     async def timeline(self, request: web.Request) -> web.StreamResponse:
         name = request.query.get("name", "")
