@@ -33,6 +33,8 @@ from rmqpy.testing.in_process import broker_in_process, name_server_in_process
 PACKAGE = str(Path(rmqpy.__file__).parent) + os.sep
 TOPIC = "TBW102"
 SYNC = "SYNC_MASTER"
+ADDRESSES = {"replicationAddresses": "127.0.0.1"}
+"""With which the reports of the slave count."""
 WARM_UP = 3
 QUIET_S = 0.05
 """The time within which the work after a reply (dispatch) is done."""
@@ -116,7 +118,7 @@ async def count(make_frame: Callable[[], bytes], role: str) -> Calls:
     with tempfile.TemporaryDirectory() as folder:
         calls = Calls()
         async with name_server_in_process(Path(folder)) as name_server:
-            settings = {"autoCreateTopicEnable": "true", "brokerRole": role}
+            settings = {"autoCreateTopicEnable": "true", "brokerRole": role, **ADDRESSES}
             async with broker_in_process(Path(folder), name_server, settings) as broker:
                 slave = await follow(broker) if role == SYNC else None
                 await request(broker, send_frame(), Calls())

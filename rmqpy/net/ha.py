@@ -76,8 +76,9 @@ class HaServer:
     """The replication port of a master. Await ``listen`` once, and ``close`` at the end.
 
     ``knows`` returns whether an address belongs to a slave of the group; call ``count_again`` when
-    its answers have changed. ``slaves_needed`` returns how many slaves, at least one, must have an
-    offset that ``replicated`` reaches. ``turn_bytes`` limits what a loop turn reads from the log.
+    its answers have changed. ``slaves_needed`` returns how many slaves must have an offset that
+    ``replicated`` reaches; 0, if nobody waits, counts as one. ``turn_bytes`` limits what a loop
+    turn reads from the log.
     """
 
     def __init__(
@@ -120,12 +121,11 @@ class HaServer:
         """Return how many slaves of the group have reported an end of their log of at least
         ``offset``.
         """
-        return sum(
-            slave.counts
-            and slave.link.next_offset is not None
-            and (slave.link.acknowledged_offset or 0) >= offset
-            for slave in self._slaves
-        )
+        count = 0
+        for slave in self._slaves:
+            if slave.counts and slave.link.next_offset is not None:
+                count += (slave.link.acknowledged_offset or 0) >= offset
+        return count
 
     @property
     def is_connected(self) -> bool:
@@ -216,12 +216,13 @@ class HaServer:
 
     def acknowledge(self) -> None:
         """Advance ``replicated`` to the offset that as many slaves have as are needed."""
-        needed = self.slaves_needed()
-        offsets = sorted(
+        needed = self.slaves_needed() or 1
+        offsets = [
             slave.link.acknowledged_offset or 0
             for slave in self._slaves
             if slave.counts and (slave.is_alive or needed == 1)
-        )
+        ]
+        offsets.sort()
         if len(offsets) >= needed:
             self.replicated.advance(offsets[-needed])
 

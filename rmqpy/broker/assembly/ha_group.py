@@ -100,7 +100,7 @@ def build_ha_group(
     replication = broker.replication
     server = HaServer(
         *(log, settings, scheduler, security, addresses.knows),
-        slaves_needed=lambda: max(1, replication.slaves_needed),
+        slaves_needed=replication.slaves_needed,
     )
     addresses.subscribe(server.count_again)
     broker.replication.serve(server)

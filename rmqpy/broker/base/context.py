@@ -44,6 +44,14 @@ class BrokerContext:
     cluster: str = field(init=False)
     is_readable: bool = field(init=False)
     is_writeable: bool = field(init=False)
+    slaves_awaited: int = field(init=False)
+    """The number of slaves that must have a message before its sender is answered; 0 unless this
+    is a synchronous master (:mod:`rmqpy.broker.state.replication_status`).
+    """
+    slaves_required: int = field(init=False)
+    """With fewer slaves in sync, a message that waits for slaves is refused; 0 without such a
+    limit.
+    """
     diverged: str = field(default="", init=False)
     """The reason why the log of this broker is not that of its group, or empty. While it is set,
     the broker serves no messages, and a member of a DLedger group does not register.
@@ -75,6 +83,7 @@ class BrokerContext:
         self.cluster = configuration.broker.broker_cluster_name
         self._update_readable()
         self.is_writeable = configuration.broker.broker_permission & PERM_WRITE != 0
+        self._update_slaves()
 
     def note_diverged(self, reason: str) -> None:
         """Stop serving messages because of ``reason``, or serve them again if it is empty."""
@@ -93,6 +102,13 @@ class BrokerContext:
     def change_role(self, role: BrokerRole, broker_id: int) -> None:
         """Set the role, and the id under which the broker registers with the name servers."""
         self.role, self.broker_id = role, broker_id
+        self._update_slaves()
+
+    def _update_slaves(self) -> None:
+        store = self.store
+        waits = self.role is BrokerRole.SYNC_MASTER and not store.enable_dledger_commit_log
+        self.slaves_awaited = store.replicas_required - 1 if waits else 0
+        self.slaves_required = store.min_in_sync_replicas - 1 if waits else 0
 
     @property
     def listen_port(self) -> int:

@@ -173,7 +173,7 @@ class FastPathEligibility:
         return (
             now_ms >= self._sends_from_ms
             and not self.paused
-            and (not self._needs_slaves or deps.replication.awaits_slaves)
+            and (not self._needs_slaves or bool(deps.replication.required_marks()))
             and not store.appender.appends_crc
             and store.appender.is_ready()
             and deps.gate.has_room(REPLIES_AT_ONCE)

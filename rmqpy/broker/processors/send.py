@@ -8,7 +8,7 @@ in order); their replies wait at the gate until the watermarks of the mode have 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from attrs import define, field
@@ -145,11 +145,13 @@ class SendProcessor:
             drafts = self.drafts
             if header.batch:
                 messages = drafts.batch(channel, request, header)
-                self._check_replicas(messages[0])
+                if self.identity.slaves_required:
+                    self._check_replicas(messages[0])
                 self._put_batch(channel, request, messages)
             else:
                 draft, queue_id = drafts.single(channel, request, header)
-                self._check_replicas(draft)
+                if self.identity.slaves_required:
+                    self._check_replicas(draft)
                 self.collected.append(_PendingSend(request, draft, queue_id))
         except RequestRejectedError as refusal:
             return self.replies.refused(request, refusal)
@@ -181,13 +183,7 @@ class SendProcessor:
                 self._answer(sent.request, self.replies.refused(sent.request, refusal))
             return
         assert len(results) == len(pending), (len(results), len(pending))
-        waiting: dict[bool, list[PendingReply[RemotingCommand | bytes]]] = {}
-        for sent, result in zip(pending, results, strict=True):
-            held = self._held(channel, sent, result)
-            if held is not None:
-                waiting.setdefault(sent.draft.wait_store_ok, []).append(held)
-        for wait_store_ok, replies in waiting.items():
-            self.gate.hold(self._marks(wait_store_ok), replies)
+        self._hold(channel, zip(pending, results, strict=True))
 
     def _put_batch(
         self, channel: Channel, request: RemotingCommand, drafts: Sequence[OutgoingMessage]
@@ -197,18 +193,24 @@ class SendProcessor:
         if not self.gate.has_room(1):
             raise _busy()
         (result,) = self._put(drafts, batch=True)
-        held = self._held(channel, _PendingSend(request, drafts[0], drafts[0].queue_id), result)
-        if held is not None:
-            self.gate.hold(self._marks(drafts[0].wait_store_ok), (held,))
+        self._hold(channel, [(_PendingSend(request, drafts[0], drafts[0].queue_id), result)])
 
-    def _marks(self, wait_store_ok: bool) -> Sequence[Watermark]:
-        """Return the watermarks that replies wait for. Missing slaves are not waited for; the reply
-        reports them.
+    def _hold(self, channel: Channel, sent: Iterable[tuple[_PendingSend, PutResult]]) -> None:
+        """Hold the replies until their watermarks have passed. Missing slaves are not waited for;
+        the replies report them.
         """
-        marks = self.sink.acknowledged(wait_store_ok)
-        if wait_store_ok:
-            return (*marks, *self.replication.required_marks())
-        return marks
+        of_slaves: Sequence[Watermark] | None = ()
+        if self.identity.slaves_awaited:
+            of_slaves = self.replication.required_marks()
+        waiting: dict[bool, list[PendingReply[RemotingCommand | bytes]]] = {}
+        for each, result in sent:
+            waits = each.draft.wait_store_ok
+            held = self._held(channel, each, result, lacks_slaves=waits and of_slaves is None)
+            if held is not None:
+                waiting.setdefault(waits, []).append(held)
+        for waits, replies in waiting.items():
+            marks = self.sink.acknowledged(waits)
+            self.gate.hold((*marks, *of_slaves) if waits and of_slaves else marks, replies)
 
     def _put(self, drafts: Sequence[OutgoingMessage], batch: bool) -> list[PutResult]:
         clock, statistics = self.clock, self.statistics
@@ -225,12 +227,12 @@ class SendProcessor:
         return results
 
     def _held(
-        self, channel: Channel, sent: _PendingSend, result: PutResult
+        self, channel: Channel, sent: _PendingSend, result: PutResult, *, lacks_slaves: bool
     ) -> PendingReply[RemotingCommand | bytes] | None:
         """Return the reply to a stored message; a message that was not stored
         is answered at once.
         """
-        request, draft = sent.request, sent.draft
+        request = sent.request
         if not result.physical_offsets:
             refusal = refusal_of(result.status, self.identity.store.max_message_size)
             if result.remark:
@@ -241,8 +243,7 @@ class SendProcessor:
             return None
         identity = self.identity
         status, remark = result.status, None
-        replication = self.replication
-        if draft.wait_store_ok and replication.not_enough_replicas:
+        if lacks_slaves:
             status = PutMessageStatus.SLAVE_NOT_AVAILABLE
             remark = remark_of(status, identity.store.max_message_size)
         host = identity.store_host

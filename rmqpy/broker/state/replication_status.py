@@ -16,6 +16,9 @@ slave is enough, and nothing is refused. A slave is in sync if it has reported a
 ``haSlaveFallbehindMax``. With ``enableAutoInSyncReplicas`` a send waits for the slaves that are in
 sync when that are fewer than ``inSyncReplicas``, so there is no code 11.
 
+:class:`BrokerContext` derives the numbers of slaves from the settings and the role when one of them
+changes. Nothing here is called for a send if they are 0.
+
 Slaves are the connections from addresses that belong to the group
 (:mod:`rmqpy.broker.replication.access`); what others report counts for nothing. With DLedger there
 is no classic replication.
@@ -29,7 +32,6 @@ from typing import Protocol
 from attrs import define, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.config.keys import BrokerRole
 from rmqpy.net.ha import SlaveView
 from rmqpy.store.files.watermark import Watermark
 
@@ -61,12 +63,7 @@ class ReplicationStatus:
     @property
     def waits(self) -> bool:
         """True if sends wait for slaves at all."""
-        identity = self.identity
-        return (
-            identity.role is BrokerRole.SYNC_MASTER
-            and not identity.store.enable_dledger_commit_log
-            and identity.store.replicas_required > 1
-        )
+        return self.identity.slaves_awaited > 0
 
     def serve(self, slaves: ConnectedSlaves | None) -> None:
         """Use ``slaves``, the connections of the HA port, from now on; None without one."""
@@ -84,30 +81,20 @@ class ReplicationStatus:
         lag_bytes = self.identity.store.ha_slave_fallbehind_max
         return self.slaves.count_at(self.log_end() - lag_bytes + 1)
 
-    @property
     def slaves_needed(self) -> int:
-        """The number of slaves that must have a message now before its sender is answered."""
-        store = self.identity.store
-        needed = store.replicas_required - 1
-        if store.enable_auto_in_sync_replicas:
-            needed = max(min(needed, self.in_sync_count), store.min_in_sync_replicas - 1)
+        """Return the number of slaves that must have a message now before its sender is
+        answered.
+        """
+        identity = self.identity
+        needed = identity.slaves_awaited
+        if identity.store.enable_auto_in_sync_replicas:
+            needed = max(min(needed, self.in_sync_count), identity.slaves_required)
         return needed
 
     @property
     def refuses(self) -> bool:
         """True for a synchronous master with too few slaves to store a message at all."""
-        needed = self.identity.store.min_in_sync_replicas
-        return needed > 1 and self.waits and self.in_sync_count + 1 < needed
-
-    @property
-    def not_enough_replicas(self) -> bool:
-        """True for a synchronous master without the slaves that a message needs."""
-        return self.waits and self.in_sync_count < self.slaves_needed
-
-    @property
-    def awaits_slaves(self) -> bool:
-        """True if the reply to a send waits for ``marks`` now: slaves are needed, and available."""
-        return self.waits and 0 < self.slaves_needed <= self.in_sync_count
+        return self.in_sync_count < self.identity.slaves_required
 
     @property
     def marks(self) -> tuple[Watermark, ...]:
@@ -118,9 +105,19 @@ class ReplicationStatus:
             return ()
         return (self.slaves.replicated if self.slaves is not None else ALONE,)
 
-    def required_marks(self) -> tuple[Watermark, ...]:
-        """Return the ``marks`` that a send waits for now: none if slaves are missing."""
-        return self.marks if self.awaits_slaves else ()
+    def required_marks(self) -> tuple[Watermark, ...] | None:
+        """Return the ``marks`` that a send waits for now, or None if slaves are missing."""
+        awaited = self.identity.slaves_awaited
+        if not awaited:
+            return ()
+        found = self.in_sync_count
+        if found < awaited:
+            needed = self.slaves_needed()
+            if found < needed:
+                return None
+            if not needed:
+                return ()
+        return (self.slaves.replicated,) if self.slaves is not None else None
 
     def lags(self) -> list[tuple[str, int]]:
         """Return the address of each slave and by how many bytes it lags."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from harness.calls import asked, calls
 from harness.fastpath import (
     PULL_FIELDS,
     SEND_FIELDS,
@@ -241,3 +242,21 @@ def test_a_master_without_the_replicas_it_needs_refuses_on_the_fast_path(
         assert codes == [0, 11, 1, 0]
     assert_same(both)
     assert both[1].handed_back[310] == 2
+
+
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
+def test_the_fast_path_asks_for_slaves_once_for_all_sends_of_a_turn(
+    pair: MakeBrokerPair, role: BrokerRole
+) -> None:
+    """Only on a synchronous master. A broker without slaves asks nothing."""
+    fast = learned(lambda: pair(broker_role=role))[1]
+    before = fast.handed_back[310]
+    with calls() as found:
+        fast.receive(0, encode_command(send()) * 20)
+        fast.end_turn()
+    fast.harness.scheduler.run_until_idle()
+    fast.end_turn()
+    assert len(fast.channels[0].take()) == 20
+    assert fast.handed_back[310] == before, "the fast path has answered them"
+    asks = {"required_marks": 1, "in_sync_count": 1}
+    assert asked(found) == (asks if role is BrokerRole.SYNC_MASTER else {})
