@@ -9,6 +9,7 @@ topics             topic -> {broker name: QueueData}            masters' registr
 rows               broker name -> text of its topics            master's registration; see below
 live               broker addr -> time, version, channel        register; unregister, expiry, close
 filter servers     broker addr -> list                          register, replaced as a whole
+versions           topic, broker name -> version                with each change of the two
 =================  ===========================================  ===================================
 
 A registration follows these rules. Any other id of the same address is removed, so that a change of
@@ -134,6 +135,8 @@ class RouteInfoTable:
     _rows_bytes: int = 0
     _live: dict[str, BrokerLiveInfo] = field(factory=dict)
     _filter_servers: dict[str, list[str]] = field(factory=dict)
+    _topic_versions: dict[str, int] = field(factory=dict)
+    _broker_versions: dict[str, int] = field(factory=dict)
 
     # -- registration and removal of brokers
 
@@ -253,6 +256,16 @@ class RouteInfoTable:
             },
         )
 
+    def route_version(self, topic: str) -> int:
+        """Return the version since which :meth:`route` has returned the same for a topic, or -1
+        for a topic without queues.
+        """
+        queues = self._topics.get(topic)
+        if not queues:
+            return -1
+        known = self._broker_versions
+        return max(self._topic_versions[topic], *(known.get(name, 0) for name in queues))
+
     def cluster_info(self) -> ClusterInfo:
         return ClusterInfo(
             {name: _copy(each) for name, each in self._brokers.items()},
@@ -327,7 +340,6 @@ class RouteInfoTable:
         broker = self._brokers.get(name)
         if broker is None:
             broker = self._brokers[name] = BrokerData(registration.cluster, name)
-            self.version += 1
         self._clusters.setdefault(broker.cluster, {})[name] = None
         addresses = broker.broker_addrs
         if addresses.get(registration.broker_id) == address:
@@ -339,12 +351,12 @@ class RouteInfoTable:
             self._live.pop(replaced, None)
             self._filter_servers.pop(replaced, None)
         addresses[registration.broker_id] = address
-        self.version += 1
+        self._broker_changed(name)
 
     def _take_topics(self, registration: BrokerRegistration) -> None:
         assert registration.topics is not None
         name = registration.broker_name
-        table, changed = self._topics, False
+        table, version = self._topics, self.version + 1
         # Many topics share one object: each pair of objects is compared once.
         equal: dict[tuple[int, int], bool] = {}
         for topic, queue_data in registration.topics.items():
@@ -358,14 +370,16 @@ class RouteInfoTable:
                 is_equal = equal[pair] = known == queue_data
             if not is_equal:
                 queues[name] = queue_data
-                changed = True
-        if changed:
-            self.version += 1
+                self._topic_versions[topic] = self.version = version
         self._forget_rows(name)
         rows = registration.rows
         if rows is not None and self._rows_bytes + len(rows) <= KNOWN_ROWS_BYTES_MAX:
             self._rows[name] = rows
             self._rows_bytes += len(rows)
+
+    def _broker_changed(self, broker_name: str) -> None:
+        self.version += 1
+        self._broker_versions[broker_name] = self.version
 
     def _forget_rows(self, broker_name: str) -> None:
         self._rows_bytes -= len(self._rows.pop(broker_name, b""))
@@ -374,7 +388,7 @@ class RouteInfoTable:
         servers = list(registration.filter_servers)
         if servers == self._filter_servers.get(registration.address, []):
             return
-        self.version += 1
+        self._broker_changed(registration.broker_name)
         if servers:
             self._filter_servers[registration.address] = servers
         else:
@@ -384,13 +398,13 @@ class RouteInfoTable:
         """Remove an address from every table, and its broker name if it has no other address."""
         live = self._live.pop(address)
         self._filter_servers.pop(address, None)
-        self.version += 1
+        self._broker_changed(live.broker_name)
         broker = self._brokers[live.broker_name]
         for broker_id in _ids_of(broker.broker_addrs, address):
             del broker.broker_addrs[broker_id]
         if broker.broker_addrs:
             return
-        del self._brokers[live.broker_name]
+        del self._brokers[live.broker_name], self._broker_versions[live.broker_name]
         names = self._clusters[broker.cluster]
         del names[live.broker_name]
         if not names:
@@ -404,18 +418,20 @@ class RouteInfoTable:
             return
         self._forget_rows(broker_name)
         self.version += 1
+        self._topic_versions[topic] = self.version
         if not queues:
-            del self._topics[topic]
+            del self._topics[topic], self._topic_versions[topic]
 
     def _set_perms(self, broker_name: str, perm_of: Callable[[int], int]) -> int:
         count = 0
         self._forget_rows(broker_name)
-        for queues in self._topics.values():
+        self.version += 1
+        for topic, queues in self._topics.items():
             queue_data = queues.get(broker_name)
             if queue_data is not None:
                 queues[broker_name] = evolve(queue_data, perm=perm_of(queue_data.perm))
+                self._topic_versions[topic] = self.version
                 count += 1
-        self.version += 1
         return count
 
     def _topics_by_flag(self, matches: Callable[[int], bool]) -> TopicList:

@@ -66,8 +66,10 @@ SCAN_PERIOD_MS = 10_000
 VERSION_STRICT_JSON = 401
 """The version V4_9_4, from which on clients read routes as strict JSON."""
 
-ROUTES_CACHED = 4_096
-"""The maximum number of encoded routes that are cached until a table changes."""
+ROUTES_CACHED_BYTES_MAX = 64 << 20
+"""The maximum size of all encoded routes that are kept; the oldest ones are removed. A route of a
+topic on one broker has some 300 bytes.
+"""
 
 ROWS_PER_TURN = 4_000
 """The maximum number of registered topics that are decoded in a turn, which takes some 6 ms."""
@@ -128,8 +130,9 @@ class NameServer:
     access: NamesrvAccess = field(init=False)
     _settings_file: DeferredFileWriter = field(init=False)
     _answers: dict[int, Answer] = field(init=False)
-    _encoded_routes: dict[tuple[str, bool], bytes | None] = field(factory=dict, init=False)
-    _encoded_version: int = field(default=-1, init=False)
+    _encoded_routes: dict[tuple[str, bool], tuple[int, bytes]] = field(factory=dict, init=False)
+    """The routes by topic and form of JSON, each with the version of the route that it shows."""
+    _encoded_bytes: int = field(default=0, init=False)
     _encoded_lists: dict[int, tuple[int, bytes]] = field(factory=dict, init=False)
     """The topic lists by request code, each with the version of the routes that it shows."""
     _unfinished: dict[Channel, ReadRegistration] = field(factory=dict, init=False)
@@ -318,24 +321,30 @@ class NameServer:
         return RemotingCommand.response_to(command, body=body)
 
     def _encoded_route(self, topic: str, strict: bool) -> bytes | None:
-        if self._encoded_version != self.routes.version or (
-            len(self._encoded_routes) >= ROUTES_CACHED
-        ):
-            self._encoded_routes.clear()
-            self._encoded_version = self.routes.version
-        key = (topic, strict)
-        if key in self._encoded_routes:
-            return self._encoded_routes[key]
+        key, version = (topic, strict), self.routes.route_version(topic)
+        found = self._encoded_routes.get(key)
+        if found is not None and found[0] == version:
+            return found[1]
+        self._forget_encoded_route(key)
         route = self.routes.route(topic)
         if route is None:
             return None
         if self.configuration.namesrv.order_message_enable:
             route.order_topic_conf = self.kv_config.get(ORDER_TOPIC_CONFIG, topic)
-        body = self._encoded_routes[key] = route.encode(strict=strict)
+        body = route.encode(strict=strict)
+        self._encoded_routes[key] = version, body
+        self._encoded_bytes += len(body)
+        while self._encoded_bytes > ROUTES_CACHED_BYTES_MAX:
+            self._forget_encoded_route(next(iter(self._encoded_routes)))
         return body
 
-    def _forget_encoded_routes(self) -> None:
-        self._encoded_version = -1
+    def _forget_encoded_route(self, key: tuple[str, bool]) -> None:
+        _, body = self._encoded_routes.pop(key, (0, b""))
+        self._encoded_bytes -= len(body)
+
+    def _order_changed(self, topic: str) -> None:
+        for strict in (False, True):
+            self._forget_encoded_route((topic, strict))
 
     def _list(self, topics: Callable[[], TopicList]) -> Answer:
         """Return the answer to a request for a list, which is encoded again after a change."""
@@ -383,14 +392,14 @@ class NameServer:
         self.kv_config.put(
             header.namespace, header.key, header.value, self._reply_when_saved(channel, command)
         )
-        self._forget_encoded_routes()
+        self._order_changed(header.key)
 
     def _delete_kv(self, channel: Channel, command: RemotingCommand) -> None:
         header = DeleteKVConfigRequestHeader.decode(command.ext_fields)
         self.kv_config.delete(
             header.namespace, header.key, self._reply_when_saved(channel, command)
         )
-        self._forget_encoded_routes()
+        self._order_changed(header.key)
 
     def _get_kv(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         header = GetKVConfigRequestHeader.decode(command.ext_fields)
@@ -426,7 +435,8 @@ class NameServer:
             return RemotingCommand.response_to(command)
         logger.info("settings changed by %s:%d: %s", *channel.peer, ", ".join(changes))
         self.configuration = changed
-        self._forget_encoded_routes()
+        for key in list(self._encoded_routes):
+            self._forget_encoded_route(key)
         self._settings_file.save(
             lambda: configuration_text(self.configuration, self.unknown).encode(),
             self._reply_when_saved(channel, command),

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from harness.namesrv import NameServerHarness, remark_of
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmqpy.namesrv import NamesrvLimits
+from rmqpy.namesrv.kv_config import ORDER_TOPIC_CONFIG
+from rmqpy.namesrv.route_info import RouteInfoTable
 from rmqpy.remoting.bodies import (
     ClusterInfo,
     DataVersion,
@@ -17,7 +23,8 @@ from rmqpy.remoting.bodies import (
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.testing.memory_channel import MemoryChannel
 
-A0, A1, B0 = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.1.1:10911"
+A0, A1 = "10.0.0.1:10911", "10.0.0.2:10911"
+B0, B1 = "10.0.1.1:10911", "10.0.1.2:10911"
 
 
 def topics(answer: RemotingCommand) -> list[str]:
@@ -364,6 +371,92 @@ def test_a_route_follows_every_change(world: NameServerHarness) -> None:
     assert queues(world, "T") == (1, 1, 6)
     world.request(205, brokerName="broker-a")
     assert queues(world, "T") == (1, 1, 4)
+
+
+def encoded_routes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list that gets the topic of each route that is encoded from now on."""
+    made: list[str] = []
+    find = RouteInfoTable.route
+
+    def counting(table: RouteInfoTable, topic: str) -> TopicRouteData | None:
+        made.append(topic)
+        return find(table, topic)
+
+    monkeypatch.setattr(RouteInfoTable, "route", counting)
+    return made
+
+
+def test_a_change_leaves_the_encoded_routes_of_other_topics(
+    world: NameServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.register(A0, "T", "U")
+    world.register(B0, "V", name="broker-b")
+    made = encoded_routes(monkeypatch)
+    changes: list[tuple[Callable[[], object], list[str]]] = [
+        (lambda: None, ["T", "U", "V"]),
+        (lambda: None, []),
+        (lambda: world.register(A0, "T", "U", "new", counter=1), []),
+        (lambda: world.register(A0, "T", TopicConfig("U", 1, 1), "new", counter=2), ["U"]),
+        (lambda: world.register(B1, broker_id=1, name="broker-b"), ["V"]),
+        (lambda: world.register(B0, "V", name="broker-b", filter_servers=("f",)), ["V"]),
+        (lambda: world.request(205, brokerName="broker-a"), ["T", "U"]),
+        (lambda: world.request(100, namespace=ORDER_TOPIC_CONFIG, key="T", value="x"), ["T"]),
+        (lambda: world.request(216, topic="new"), []),
+    ]
+    for change, expected in changes:
+        change()
+        made.clear()
+        for topic in ("T", "U", "V"):
+            world.route(topic)
+        assert made == expected
+
+
+def test_the_oldest_encoded_routes_are_removed_beyond_a_size(
+    world: NameServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"T{number}" for number in range(10)]
+    world.register(A0, *names)
+    size = len(world.request(105, topic="T0").body)
+    monkeypatch.setattr("rmqpy.namesrv.server.ROUTES_CACHED_BYTES_MAX", 4 * size)
+    for name in names:
+        world.route(name)
+    made = encoded_routes(monkeypatch)
+    for name in reversed(names):
+        world.route(name)
+    assert made == ["T5", "T4", "T3", "T2", "T1", "T0"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2), st.integers(0, 3)), max_size=25))
+def test_a_kept_route_is_the_one_that_would_be_encoded_now(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    world = NameServerHarness(order_message_enable=True)
+    for count, (step, broker, topic) in enumerate(steps):
+        name, address = f"broker-{broker}", f"10.0.0.{broker}:10911"
+        slave = f"10.0.1.{broker}:10911"
+        configs = [TopicConfig(f"T{each}", 1 + count, 1, 6) for each in range(topic)]
+        match step:
+            case 0 | 1:
+                world.register(address, *configs, name=name, counter=count)
+            case 2:
+                world.register(slave, name=name, broker_id=1, filter_servers=("f",) * topic)
+            case 3:
+                world.request(205, brokerName=name)
+            case 4:
+                world.request(216, topic=f"T{topic}", clusterName="C" if broker else "")
+            case 5:
+                world.request(100, namespace=ORDER_TOPIC_CONFIG, key=f"T{topic}", value=str(count))
+            case 6:
+                world.request(
+                    104, brokerName=name, brokerAddr=address, clusterName="C", brokerId="0"
+                )
+            case 7:
+                world.request(102, namespace=ORDER_TOPIC_CONFIG, key=f"T{topic}")
+        for each in range(4):
+            now = world.server.routes.route(f"T{each}")
+            if now is not None:
+                now.order_topic_conf = world.server.kv_config.get(ORDER_TOPIC_CONFIG, f"T{each}")
+            assert world.find_route(f"T{each}") == now
 
 
 def test_cluster_info_and_topic_lists_cover_all_brokers(world: NameServerHarness) -> None:
