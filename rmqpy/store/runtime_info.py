@@ -1,6 +1,7 @@
 """RuntimeInfo: the state of a store, under the names that Java's tools read.
 
-Java does not have these keys: ``indexBehindBytes``, ``dividedCommitlogOffset``, ``storeFailure``
+Java does not have these keys: ``indexBehindBytes``, ``flushedOffset`` (everything before it is on
+disk), ``dividedCommitlogOffset``, ``storeFailure``
 (the error after which nothing is accepted), ``storeRefusesPuts``, ``cleaningFailure``,
 ``queuesToBuildAgain`` (the number of consume queues that the next start rebuilds in part),
 ``hiddenMessages`` (the number of messages, since the start, whose queue offset another message
@@ -53,6 +54,7 @@ class RuntimeInfo:
             "remainHowManyDataToFlush": format_bytes(
                 max(0, log.confirm_offset - log.flushed_offset)
             ),
+            "flushedOffset": str(min(log.flushed_offset, log.confirm_offset)),
             "earliestMessageTimeStamp": str(earliest_ms),
         }
         if self.opened.divided_offset is not None:

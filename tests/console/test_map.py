@@ -29,6 +29,15 @@ def test_a_running_member_has_both_sides_of_the_divide() -> None:
     kinds = [shape.kind for shape in row.files]
     assert (kinds.count("classic"), kinds.count("ledger"), kinds.count("rest")) == (4, 4, 1)
     assert row.facts[1:] == ["256.0 KiB before the divide", "232.3 KiB after it"]
+    assert [mark.kind for mark in row.marks] == ["divide", "committed"]
+
+
+def test_a_running_broker_reports_what_is_flushed() -> None:
+    info = {"commitLogMinOffset": "65536", "commitLogMaxOffset": "90000", "flushedOffset": "80000"}
+    (found,) = maps_of(Moment(time_ms=0, brokers=[broker({}, **info)]))
+    (row,) = found.layout.rows
+    assert [mark.title for mark in row.marks] == ["flushed: on the disk up to here, 80,000"]
+    assert row.expired == "expired, or never here: offsets before 65,536"
 
 
 @pytest.mark.parametrize(

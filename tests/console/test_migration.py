@@ -74,6 +74,11 @@ def test_a_group_is_shown_and_checked_without_changing_it(group: Path) -> None:
             page = await page_with(client, "checks passed")
             assert "findings: " in page and 'class="alarm warning"' in page
             assert not (group / "plan.json").exists()
+            for path in ("/migration", "/map"):
+                page = await page_of(client, path)
+                assert "Stores of the members" in page and 'class="store-map"' in page
+                assert "the whole log was read for this map" in page
+                assert "The blocks that all replicas have are equal" in page
 
     asyncio.run(run())
 

@@ -84,8 +84,10 @@ def test_an_elected_master_is_lost_and_another_is_elected(
 
     async def watch(collector: Any) -> None:
         async def poll() -> ControllerGroup:
-            await collector.poll()
-            found = await ControllerReader(collector).groups()  # a new one has no old answers
+            found: list[ControllerGroup] = []
+            while not found:  # before a broker has registered
+                await collector.poll()
+                found = await ControllerReader(collector).groups()  # a new one has no old answers
             return found[0]
 
         group = await group_when(

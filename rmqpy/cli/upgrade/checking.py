@@ -36,7 +36,9 @@ def _check(options: argparse.Namespace) -> int:
     from attrs import asdict
 
     from rmqpy.audit.facts.proof_age import age_sentences
+    from rmqpy.audit.picture.layout_json import layout_json
     from rmqpy.upgrade.checks.group_checks import CHECKS, logs_verdict, run_checks
+    from rmqpy.upgrade.checks.group_map import map_of_surveys
     from rmqpy.upgrade.checks.summary import summarize
 
     context = plan_context_of(options)
@@ -57,6 +59,8 @@ def _check(options: argparse.Namespace) -> int:
     value["ages"] = {name: asdict(age) for name, age in ages.items() if age is not None}
     summary = summarize(context.group, found)
     value["summary"] = summary.as_json()
+    if options.format == "json":
+        value["map"] = layout_json(map_of_surveys(context.group.surveys, now_ms()))
     details = (line for each in found for line in each.lines())
     lines = [
         *summary.lines(details=options.details),

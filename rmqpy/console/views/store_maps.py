@@ -1,21 +1,25 @@
 """The store maps of running brokers: what they report of their logs, as rows of a map.
 
 A running broker says where its log begins and ends, and where the divide is. It does not compare
-its blocks with those of others: ``rmqpy store map DIR DIR`` does, on stopped or running stores.
+its blocks with those of others. The members of a migration are mapped from their stores, with
+damage, block equality, and the age of the proof, which is part of what ``rmqpy upgrade check``
+finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from attrs import define
 
 from rmqpy.audit.picture.layout import FileOnMap, LogPart, MapLayout, ReplicaMap, lay_out
+from rmqpy.audit.picture.layout_json import layout_of_json
 from rmqpy.console.facts import BrokerFacts, Moment, number_of
+from rmqpy.model.errors import RmqError
 from rmqpy.model.text import format_bytes
 
-__all__ = ["GroupMap", "maps_of"]
+__all__ = ["GroupMap", "map_of_check", "maps_of"]
 
 FILE_BYTES: Final = 1 << 30
 """The size of log files unless the broker says otherwise."""
@@ -36,6 +40,14 @@ def maps_of(moment: Moment) -> list[GroupMap]:
     return [_map(name, moment.of_name(name)) for name in sorted({b.name for b in moment.brokers})]
 
 
+def map_of_check(name: str, checked: Mapping[str, Any]) -> GroupMap | None:
+    """Return the map in the JSON form of ``rmqpy upgrade check``, or None if it has none."""
+    try:
+        return GroupMap(name=name, layout=layout_of_json(checked.get("map")), silent=())
+    except RmqError:
+        return None
+
+
 def _map(name: str, brokers: Sequence[BrokerFacts]) -> GroupMap:
     replicas = [each for broker in brokers if (each := _replica(broker)) is not None]
     silent = [each.address for each in brokers if _replica(each) is None]
@@ -43,7 +55,10 @@ def _map(name: str, brokers: Sequence[BrokerFacts]) -> GroupMap:
 
 
 def _replica(broker: BrokerFacts) -> ReplicaMap | None:
-    """Return what a broker reports of its log, or None if that is too little."""
+    """Return what a broker reports of its log, or None if that is too little.
+
+    A member of a DLedger group, of rmqpy or of Java, reports the committed position as the end.
+    """
     begin = number_of(broker.info, "commitLogMinOffset")
     end = broker.log_end
     if begin is None or end is None or not 0 <= begin <= end:
@@ -53,7 +68,8 @@ def _replica(broker: BrokerFacts) -> ReplicaMap | None:
         name=f"{broker.broker_id}: {broker.address}",
         files=list(_files(broker, begin, end, divide)),
         divided_offset=divide if divide is not None and divide >= 0 else None,
-        committed_offset=end if _is_committed(broker) else None,
+        committed_offset=end if broker.is_dledger else None,
+        flushed_offset=number_of(broker.info, "flushedOffset"),
         facts=list(_sentences(broker, begin, end, divide)),
     )
 
@@ -69,12 +85,6 @@ def _files(broker: BrokerFacts, begin: int, end: int, divide: int | None) -> Ite
         part = LogPart.LEDGER if in_ledger else LogPart.CLASSIC
         first, last = max(start, begin), min(start + size, end)
         yield FileOnMap(f"{folder}/{start:020d}", part, first, max(first, last), start + size)
-
-
-def _is_committed(broker: BrokerFacts) -> bool:
-    status = broker.status or {}
-    committed = status.get("committed")
-    return isinstance(committed, int) and committed >= 0 and committed == status.get("end")
 
 
 def _sentences(broker: BrokerFacts, begin: int, end: int, divide: int | None) -> Iterator[str]:

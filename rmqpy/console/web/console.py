@@ -84,7 +84,7 @@ def application(
         EntrancePages(guard, sessions, render),
         OverviewPages(collector, render),
         streams,
-        MapPages(collector, render),
+        MapPages(collector, runner, render),
         TopicPages(topics, streams, render),
         GroupPages(groups, topics, render),
         ReplicationPages(collector, ElectionReader(collector), ControllerReader(collector), render),

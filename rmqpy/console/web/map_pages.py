@@ -1,4 +1,4 @@
-"""The store maps of running brokers."""
+"""The store maps of running brokers, and of the members of a migration."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from markupsafe import Markup
 
 from rmqpy.audit.picture.svg import MAP_SHAPES, map_svg
 from rmqpy.console.collecting.collector import Collector
-from rmqpy.console.views.store_maps import maps_of
+from rmqpy.console.collecting.migration_runner import MigrationRunner
+from rmqpy.console.views.store_maps import GroupMap, map_of_check, maps_of
 from rmqpy.console.web.rendering import Renderer
 
-__all__ = ["MapPages"]
+__all__ = ["MapPages", "checked_map", "drawn"]
 
 
 @define(slots=True, frozen=True)
@@ -21,16 +22,32 @@ class MapPages:
     """``/map`` and the stylesheet of its shapes."""
 
     collector: Collector
+    runner: MigrationRunner | None
     render: Renderer
 
     def routes(self) -> Sequence[web.RouteDef]:
         return [web.get("/map", self.maps), web.get("/map.css", self.style)]
 
     async def maps(self, request: web.Request) -> web.StreamResponse:
-        # map_svg escapes every name and title.
-        found = [(each, Markup(map_svg(each.layout))) for each in maps_of(self.collector.moment)]
-        template = "_map.html" if "live" in request.query else "map.html"
-        return self.render.page(request, template, maps=found)
+        found = [drawn(each) for each in maps_of(self.collector.moment)]
+        if "live" in request.query:
+            return self.render.page(request, "_map.html", maps=found)
+        return self.render.page(
+            request, "map.html", maps=found, checked_map=checked_map(self.runner)
+        )
 
     async def style(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(text=MAP_SHAPES, content_type="text/css")
+
+
+def drawn(found: GroupMap) -> tuple[GroupMap, Markup]:
+    """Return a map and its picture; map_svg escapes every name and title."""
+    return found, Markup(map_svg(found.layout))
+
+
+def checked_map(runner: MigrationRunner | None) -> tuple[GroupMap, Markup] | None:
+    """Return the map of the members of a migration as of the last check, if there was one."""
+    if runner is None or runner.checked is None:
+        return None
+    found = map_of_check("Stores of the members", runner.checked[1])
+    return drawn(found) if found is not None else None

@@ -11,6 +11,7 @@ from attrs import define
 from rmqpy.console.collecting.migration_runner import MigrationRunner
 from rmqpy.console.views.migration import MIGRATION_VERBS, migration_page
 from rmqpy.console.web.changes import Changes
+from rmqpy.console.web.map_pages import checked_map
 from rmqpy.console.web.rendering import Renderer
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
@@ -60,6 +61,7 @@ class MigrationPages:
             plan=self.runner.plan(),
             certificate=self.runner.certificate(),
             checked=self.runner.checked,
+            checked_map=checked_map(self.runner),
             run=self.runner.last,
             is_running=self.runner.is_running,
             now_ms=self.clock.now_ms(),
