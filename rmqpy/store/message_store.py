@@ -172,7 +172,7 @@ class MessageStore:
         assert not self.health.writeable and not self.log.has_staged
         if opened.dledger is None:
             stop = Stop(clean=True, safe_timestamp_ms=0)
-            DLedgerOpening(self._files, settings, stop).join(opened, prefix.keep)
+            DLedgerOpening(self._files, settings, stop).join(opened, prefix.sealed)
         self.log = opened.log
         self.dispatcher.use_log(opened.log)
         self.reader.use_log(opened)

@@ -305,6 +305,8 @@ class MemoryFiles:
         return len(self.nodes[path].data)
 
     def mtime_ms(self, path: str) -> int:
+        if path not in self.nodes:
+            raise FileNotFoundError(path)
         return self.nodes[path].mtime_ms
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:

@@ -61,6 +61,10 @@ from rmqpy.store.ledger.entry_scrub import Scrub
 
 EVENTS_MAX: Final = 32
 QUEUE_ENDS_REQUEST_MS: Final = 1000
+OLD_LOG_WAIT_MS: Final = 1000
+"""The time from the start until the rest of the old log is read: elections do not wait for the
+disk.
+"""
 CHECKPOINT_INTERVAL_MS: Final = 3000
 """The interval at which the committed index is saved (Java checkPointInterval)."""
 
@@ -185,19 +189,19 @@ class DLedgerDriver:
             self.node.let_another_lead(self._scheduler.monotonic_ms(), wait_ms)
         self._save_checkpoint()  # From now on, it shows what was on the disk.
         if not self._alone:
-            self._read_old_log()
+            self._scheduler.call_later(OLD_LOG_WAIT_MS, self._read_old_log)
         self._tick()
 
     def _read_old_log(self) -> None:
-        """Read the next file of the old log in a worker thread. Once all files are read, repeat all
+        """Read the next files of the old log in a worker thread. Once all are read, repeat all
         handshakes.
         """
         old_log = self._store.opened.old_log
         work = None if old_log is None else old_log.next_digest_task()
-        if old_log is None or work is None:
+        if old_log is None or work is None or self.carrier.is_over:
             return
 
-        def read(found: FileDigest | None, error: BaseException | None) -> None:
+        def read(found: Sequence[FileDigest] | None, error: BaseException | None) -> None:
             if self.carrier.is_over:
                 return
             if error is not None:

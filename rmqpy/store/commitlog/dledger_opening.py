@@ -49,10 +49,11 @@ class DLedgerOpening(Opening):
         return opened
 
     def join(
-        self, opened: OpenedLog, sealed: Callable[[int], None] = lambda _divided: None
+        self, opened: OpenedLog, old_log: Callable[[int], ClassicPrefix] | None = None
     ) -> None:
         """Seal the classic log of ``opened`` and start the DLedger log after it. The log may be in
-        use, but no flush of it may be running. ``sealed`` is called with the divided offset.
+        use, but no flush of it may be running. ``old_log`` returns what is known of the sealed log
+        by its divided offset; without it, the last files are read.
         """
         old = opened.classic
         assert old is not None and old.max_offset > 0
@@ -65,7 +66,6 @@ class DLedgerOpening(Opening):
             old.flushed(task.offset)
         divided = old.seal()
         row.sync_directories()
-        sealed(divided)
         entries, notes = self._open_entries(divided)
         opened.notes += notes
         opened.notes.append(
@@ -75,7 +75,7 @@ class DLedgerOpening(Opening):
         opened.log = JoinedCommitLog(old, opened.dledger, divided)
         opened.written_end = entries.end_offset
         opened.divided_offset = divided
-        opened.old_log = self._old_log(row, divided)
+        opened.old_log = old_log(divided) if old_log else self._old_log(row, divided)
 
     def _old_log(self, row: MappedFiles, divided: int) -> ClassicPrefix:
         return open_old_log(self.files, row, divided, self._paths.own)

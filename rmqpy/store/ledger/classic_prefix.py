@@ -19,11 +19,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
+from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
@@ -32,6 +33,10 @@ from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 OLD_LOG_NAME = "old_log.json"
 MARKED_FILES = 2
 """The number of digests that exist before the first vote; Java's documentation compares as many."""
+READ_BYTES = 1 << 30
+"""The bytes of old files that are read before the mark is stored again: one file of the default
+size. Storing it syncs the disk, and many small files would do so many times.
+"""
 
 
 @define(slots=True, frozen=True)
@@ -133,17 +138,21 @@ class GrowingPrefix:
             stop = self._stop_of(file)
             digest = self._hash_of(file).digest(file.view, stop - file.first_offset)
             self._last.append(FileDigest(_name(file.path), 0, stop, digest))
-        return ClassicPrefixMark(self._last[0].end, ",".join(each.digest for each in self._last))
+        return _mark_of(self._last)
 
-    def keep(self, divided_offset: int) -> None:
-        """Write the last mark, after the log has been sealed."""
+    def sealed(self, divided_offset: int) -> ClassicPrefix:
+        """Return the last mark as that of the sealed log. It is stored later, by a task of its own:
+        requests may wait for the log.
+        """
         if not self._last:
             self.mark()
         folders = {_name(file.path): file.path for file in self.log.segments}
-        last = [
-            evolve(each, mtime_ms=self.files.mtime_ms(folders[each.name])) for each in self._last
-        ]
-        keep_mark(self.files, self.own, divided_offset, last)
+        times = {each.name: self.files.mtime_ms(folders[each.name]) for each in self._last}
+        mark = _mark_of(self._last)
+        unread = _unread(self.log.segments, mark)
+        return ClassicPrefix(
+            self.files, divided_offset, self.own, mark, times, unread, is_stored=False
+        )
 
     def _marked(self) -> list[MappedFile]:
         """Return the last files that contain records."""
@@ -186,27 +195,46 @@ class ClassicPrefix:
     """The modification times of the files that the mark covers, by name."""
     unread: list[tuple[str, int]] = field(factory=list)
     """The paths and first offsets of the other files; the next one to read is the last."""
+    is_stored: bool = True
+    """False if the mark is not on the disk: it would be computed again."""
 
-    def next_digest_task(self) -> Callable[[], FileDigest] | None:
-        """Return a task that reads the next file, or None if the mark is complete. The task may
-        block.
+    def next_digest_task(self) -> Callable[[], Sequence[FileDigest]] | None:
+        """Return a task that reads the next files, about ``READ_BYTES`` of them, and stores the
+        mark that includes them; None if the mark is complete. The task may block.
         """
-        if not self.unread:
-            return None
-        path, first_offset = self.unread[-1]
-        return lambda: _digest(self.files, path, first_offset)
+        return self._read_next if self.unread or not self.is_stored else None
 
-    def take(self, found: FileDigest | None) -> None:
-        """Add the result of :meth:`next_digest_task`. None means that the file no longer exists;
-        the mark ends there.
+    def _read_next(self) -> Sequence[FileDigest]:
+        found: list[FileDigest] = []
+        left = READ_BYTES
+        for path, first_offset in reversed(self.unread):
+            try:
+                found.append(_digest(self.files, path, first_offset))
+            except (OSError, StoreError):
+                if not found:
+                    raise
+                break
+            left -= found[-1].end - first_offset
+            if left <= 0:
+                break
+        _write(self.files, self.own, self.divided_offset, *self._with(found))
+        return found
+
+    def take(self, found: Sequence[FileDigest] | None) -> None:
+        """Add the result of :meth:`next_digest_task`. None means that the next file no longer
+        exists; the mark ends there.
         """
+        self.is_stored = True
         if found is None:
             self.unread.clear()
             return
-        self.unread.pop()
-        self.times[found.name] = found.mtime_ms
-        self.mark = ClassicPrefixMark(self.mark.end, f"{self.mark.digest},{found.digest}")
-        _write(self.files, self.own, self.divided_offset, self.mark, self.times)
+        del self.unread[len(self.unread) - len(found) :]
+        self.mark, self.times = self._with(found)
+
+    def _with(self, found: Sequence[FileDigest]) -> tuple[ClassicPrefixMark, dict[str, int]]:
+        digest = ",".join((self.mark.digest, *(each.digest for each in found)))
+        times = {each.name: each.mtime_ms for each in found}
+        return ClassicPrefixMark(self.mark.end, digest), {**self.times, **times}
 
 
 def open_old_log(
@@ -238,7 +266,7 @@ def keep_mark(
     files: FileSystem, own: str, divided_offset: int, last_first: Sequence[FileDigest]
 ) -> ClassicPrefixMark:
     """Write the mark of these files, the last one first, and return it."""
-    mark = ClassicPrefixMark(last_first[0].end, ",".join(file.digest for file in last_first))
+    mark = _mark_of(last_first)
     times = {file.name: file.mtime_ms for file in last_first}
     _write(files, own, divided_offset, mark, times)
     return mark
@@ -262,6 +290,10 @@ def _digest(files: FileSystem, path: str, first_offset: int) -> FileDigest:
     finally:
         file.close()
     return FileDigest(_name(path), mtime_ms, end, digest)
+
+
+def _mark_of(last_first: Sequence[FileDigest]) -> ClassicPrefixMark:
+    return ClassicPrefixMark(last_first[0].end, ",".join(each.digest for each in last_first))
 
 
 def _name(path: str) -> str:

@@ -248,7 +248,8 @@ def test_a_group_switches_while_a_producer_sends(tmp_path: Path, count: int, flu
         await group.sent(300)
         assert [each.broker.identity.broker_id for each in group.brokers] == ids
         await check_nothing_is_lost(group)
-        assert all("enableDLegerCommitLog=true\n" in text for text in settings_of(group))
+        joined = "enableDLegerCommitLog=true\n"
+        await until(lambda: all(joined in text for text in settings_of(group)))
 
     in_group(tmp_path, main)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.audit import manifest_of
@@ -98,7 +99,7 @@ def test_older_files_are_read_later_and_their_digests_stored(golden: Callable[[s
     files = loaded(golden("C-upgraded-v497") / "n0", "/s")
     old_log = opened(files, "/s")
     assert old_log.mark.digest.count(",") == 1, "two files are read before the first vote"
-    assert read_all(old_log) == 2
+    assert read_all(old_log) == 1
     whole = old_log.mark
     assert whole.digest.count(",") == 3
     reopened = opened(files, "/s")
@@ -112,11 +113,50 @@ def test_older_files_are_read_later_and_their_digests_stored(golden: Callable[[s
     assert whole.digest.startswith(shorter.mark.digest)
 
 
+def test_the_mark_is_stored_once_for_many_small_files(
+    golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time syncs the disk twice, for which requests may wait."""
+    files = loaded(golden("C-upgraded-v497") / "n0", "/s")
+    old_log = opened(files, "/s")
+    write, times = classic_prefix._write, 0
+
+    def watched(*values: Any) -> None:
+        nonlocal times
+        times += 1
+        write(*values)
+
+    monkeypatch.setattr(classic_prefix, "_write", watched)
+    read_all(old_log)
+    assert times == 1 and opened(files, "/s").mark == old_log.mark
+    files.unlink("/s/rmqpy/old_log.json")
+    monkeypatch.setattr(classic_prefix, "READ_BYTES", 1)
+    again = opened(files, "/s")
+    assert read_all(again) == 2 and again.mark == old_log.mark, "large files are stored one by one"
+
+
 def test_a_file_that_expires_before_it_is_read_ends_the_mark(golden: Callable[[str], Path]) -> None:
     files = loaded(golden("C-upgraded-v497") / "n0", "/s")
     old_log = opened(files, "/s")
     old_log.take(None)
     assert old_log.next_digest_task() is None and old_log.mark.digest.count(",") == 1
+
+
+def test_a_later_file_that_has_expired_is_noticed_by_the_next_task(
+    golden: Callable[[str], Path],
+) -> None:
+    files = loaded(golden("C-upgraded-v497") / "n0", "/s")
+    old_log = opened(files, "/s")
+    files.unlink("/s/commitlog/00000000000000000000")
+    task = old_log.next_digest_task()
+    assert task is not None
+    old_log.take(task())
+    assert old_log.mark.digest.count(",") == 2
+    again = old_log.next_digest_task()
+    assert again is not None
+    with pytest.raises(FileNotFoundError):
+        again()
+    assert opened(files, "/s").mark == old_log.mark
 
 
 @pytest.mark.slow
@@ -190,4 +230,21 @@ def test_a_full_file_is_searched_for_its_end_by_the_thread() -> None:
     assert 0 < prefix.unread_bytes < 4 * FILE_SIZE
     prefix.read_ahead(1 << 30)
     assert prefix.unread_bytes == 0
+    store.shutdown()
+
+
+def test_the_mark_of_a_sealed_log_is_stored_by_a_task() -> None:
+    """Requests wait for the exchange of the log, and not for this file."""
+    rig = large_files()
+    store = rig.open()
+    rig.put(store, *range(5), body=b"b" * 30_000)
+    prefix = growing_prefix(rig, store)
+    mark = prefix.mark()
+    old_log = prefix.sealed(4 * FILE_SIZE)
+    assert old_log.mark == mark and not rig.files.exists("/s/rmqpy/old_log.json")
+    assert read_all(old_log) == 1
+    segments = MappedFiles(rig.files, ("/s/commitlog",), 4 * FILE_SIZE)
+    segments.load("mappedFileSizeCommitLog")
+    assert open_old_log(rig.files, segments, 4 * FILE_SIZE, "/s/rmqpy").times == old_log.times
+    segments.close()
     store.shutdown()

@@ -30,7 +30,7 @@ from rmqpy.broker.assembly.ha_group import CopyRate
 from rmqpy.broker.assembly.leave.record import ROLE
 from rmqpy.broker.assembly.leave.relay import handed_clients
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
-from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, SYNC_POLL_MS
+from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, SAVE_AFTER_MS, SYNC_POLL_MS
 from rmqpy.broker.assembly.switch.requests import (
     CONTROLS,
     answer,
@@ -405,7 +405,8 @@ class LeavingSlave:
         )
         # The members hold requests until they know.
         self._coordinate(coordinator, coordinator.taken())
-        self._save_configuration(coordinator.plan)
+        save = partial(self._save_configuration, coordinator.plan)
+        self._parts.scheduler.call_later(SAVE_AFTER_MS, save)
 
     def _end_pause(self) -> None:
         now_ms = self._parts.scheduler.monotonic_ms()
@@ -414,8 +415,8 @@ class LeavingSlave:
     def _save_configuration(self, plan: SwitchPlan) -> None:
         """Write broker.conf, then record that nothing is left to do."""
         broker = self._parts.broker
-        if broker.settings.file is None:  # The next start has the settings from the record.
-            return
+        if self._stopped or broker.settings.file is None:
+            return  # The next start has the settings from the record.
 
         def saved(error: BaseException | None) -> None:
             if error is None:
@@ -426,8 +427,7 @@ class LeavingSlave:
                 except OSError as failure:
                     error = failure
             logger.error("the leave is not complete on the disk, it is tried again: %s", error)
-            if not self._stopped:
-                self._parts.scheduler.call_later(RETRY_MS, partial(self._save_configuration, plan))
+            self._parts.scheduler.call_later(RETRY_MS, partial(self._save_configuration, plan))
 
         broker.settings.file.save(broker.identity, saved)
 

@@ -32,7 +32,13 @@ from attrs import define, field
 
 from rmqpy.broker.assembly.switch.checks import difference, facts, problems
 from rmqpy.broker.assembly.switch.inquiry import ASK_MS, OutcomeInquiry
-from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, LocalSwitch, SwitchDependencies
+from rmqpy.broker.assembly.switch.local import (
+    POLL_MS,
+    RETRY_MS,
+    SAVE_AFTER_MS,
+    LocalSwitch,
+    SwitchDependencies,
+)
 from rmqpy.broker.assembly.switch.requests import (
     CONTROLS,
     answer,
@@ -452,7 +458,8 @@ class LiveSwitch:
         self._local.exchange(role.plan.coordinator, partial(self._exchanged, role))
 
     def _exchanged(self, role: Coordinator | Participant) -> None:
-        self._save_configuration(role.plan)
+        save = partial(self._save_configuration, role.plan)
+        self._deps.scheduler.call_later(SAVE_AFTER_MS, save)
         if isinstance(role, Coordinator):
             self._deps.scheduler.call_later(
                 LEAD_WAIT_MS, lambda: self._coordinate(role.lead_alone())
@@ -463,6 +470,8 @@ class LiveSwitch:
 
     def _save_configuration(self, plan: SwitchPlan) -> None:
         """Write broker.conf, then record that nothing is left to do."""
+        if self._local.stopped:
+            return
         broker = self._deps.running.broker
         file = broker.settings.file
         assert file is not None
@@ -476,7 +485,6 @@ class LiveSwitch:
                     error = failure
             logger.error("the switch is not complete on the disk, it is tried again: %s", error)
             again = partial(self._save_configuration, plan)
-            if not self._local.stopped:
-                self._deps.scheduler.call_later(RETRY_MS, again)
+            self._deps.scheduler.call_later(RETRY_MS, again)
 
         file.save(broker.identity, saved)

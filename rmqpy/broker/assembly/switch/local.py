@@ -32,6 +32,10 @@ RETRY_MS: Final = 250
 """The interval at which what must happen after the decision, or questions about it, are
 repeated.
 """
+SAVE_AFTER_MS: Final = 250
+"""The time from the exchange until the settings are written, which the record makes up for. The
+disk syncs that what is held waits for come first.
+"""
 THROTTLE_POLL_MS: Final = 100
 SYNC_POLL_MS: Final = 10
 HELD_MS_MAX: Final = 2500
@@ -174,11 +178,14 @@ class LocalSwitch:
         self._deps.scheduler.run_blocking(partial(prepared.prefix.read_ahead, PIECE_BYTES), read)
 
     def _sync_ahead(self, prepared: Preparation, end: int, done: Callable[[str], None]) -> None:
-        """Call ``done`` when the log before ``end`` is on the disk."""
+        """Call ``done`` when the log before ``end`` is on the disk, and no flush of the queues is
+        running, which may take as long as there are many.
+        """
         running = self._deps.running
         if prepared is not self._prepared or self.stopped:
             return
-        if log_is_durable(running.broker, running.store, end):
+        durable = log_is_durable(running.broker, running.store, end)
+        if durable and not running.broker.queue_flusher.running:
             done("")
         else:
             again = partial(self._sync_ahead, prepared, end, done)
