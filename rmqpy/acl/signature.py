@@ -3,8 +3,8 @@ of the checks.
 
 The signature is the standard Base64 form of HMAC-SHA1 over the values of all ext fields, sorted by
 key in Java's string order, and the body. A signer first adds AccessKey (and SecurityToken). The
-field Signature is excluded; the verifier also excludes ``_UNIQUE_KEY_QUERY``, which clients add
-after signing.
+field Signature is excluded, and so is ``_UNIQUE_KEY_QUERY``, which Java's clients add after they
+have signed.
 
 ======  ===================================  =====================================================
 step    when                                 then
@@ -80,8 +80,7 @@ def signature(secret_key: str, fields: Mapping[str, str], body: bytes) -> str:
 
 def verify_signature(account: Account, request: RemotingCommand) -> bool:
     """Return whether ``request`` is signed with the secret of ``account``."""
-    fields = {key: value for key, value in request.ext_fields.items() if key != UNIQUE_KEY_QUERY}
-    expected = signature(account.secret_key, fields, request.body)
+    expected = signature(account.secret_key, request.ext_fields, request.body)
     return hmac.compare_digest(
         expected, request.ext_fields.get(SIGNATURE, "").encode("ascii", "replace").decode()
     )
@@ -211,7 +210,8 @@ def _signed_order(keys: tuple[str, ...]) -> tuple[str, ...]:
     """Return the keys whose values are signed, in order. Results are cached, because requests have
     few different sets of keys.
     """
-    return tuple(sorted((key for key in keys if key != SIGNATURE), key=_java_order))
+    signed = (key for key in keys if key not in (SIGNATURE, UNIQUE_KEY_QUERY))
+    return tuple(sorted(signed, key=_java_order))
 
 
 def _java_order(key: str) -> bytes:

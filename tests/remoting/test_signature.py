@@ -38,6 +38,14 @@ def test_a_signed_request_is_verified_after_encoding_and_decoding() -> None:
     assert "AccessKey" not in request.ext_fields
 
 
+def test_a_query_by_key_is_signed_as_it_is_verified() -> None:
+    """Java's broker leaves this field out; with it signed, it refused every query of rmqpy."""
+    fields = {"topic": "T", "key": "k", "_UNIQUE_KEY_QUERY": "false"}
+    signed = CREDENTIALS.signed(RemotingCommand(12, ext_fields=fields))
+    assert signed.ext_fields["_UNIQUE_KEY_QUERY"] == "false"
+    assert verify_signature(ACCOUNT, signed)
+
+
 def test_a_security_token_is_signed_too() -> None:
     token = Credentials("rocketmq2", "12345678", "token")
     signed = token.signed(RemotingCommand(10))
