@@ -68,8 +68,7 @@ def run(words: Sequence[str], **given: object) -> int:
         return report_error(error, EXIT_FAILED, as_json=as_json)
     except KeyboardInterrupt:
         hint = _hint_of(options)
-        print(f"rmqpy: interrupted{hint and '; '}{hint}", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return report_error(f"interrupted{hint and '; '}{hint}", EXIT_INTERRUPTED, as_json=as_json)
 
 
 def _hint_of(options: argparse.Namespace) -> str:

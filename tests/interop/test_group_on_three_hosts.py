@@ -23,6 +23,7 @@ from harness.interop import MEMBERS, PATIENCE_SECONDS, ROLES, InteropServers
 from harness.ssh_hosts import SSH_PORT, SshHosts, missing, ssh_hosts
 
 from rmqpy.cli import main
+from rmqpy.cli.upgrade.group.outcome import rows_by_name
 from rmqpy.testing.java import ClientError, Probe
 from rmqpy.testing.java.site import BUSY_MACHINE
 from rmqpy.testing.processes import BrokerSpec, ServerProcess, python_environment
@@ -343,7 +344,7 @@ def test_java_brokers_are_prepared_while_they_run(
     sending.start()
     code = main(["upgrade", "prepare", "--rate", "0", "--format", "json"])
     sending.join()
-    found = json.loads(capsys.readouterr().out)
+    found = rows_by_name(json.loads(capsys.readouterr().out))
     assert code == 0 and found["n0"]["learned_bytes"] > 0, found
     assert found[FULL]["staged_bytes"] > 0, "what the empty member lacks is on its disk"
     assert (disk / "rmqpy/upgrade/stage").is_dir() and not (disk / "commitlog").exists()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
+from rmqpy.cli.upgrade.group.outcome import rows_by_name
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.upgrade.link.connections import ssh_command, start_program
 from rmqpy.upgrade.link.driver import RETRY_SECONDS, AgentLink
@@ -106,12 +107,12 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
 def test_every_host_prepares_its_own_directory(lagging: Path, run: RunUpgrade, ssh: Path) -> None:
     init(lagging, run)
     code, out, err = run("prepare --rate 0 --dry-run --format json")
-    forecast = json.loads(out)
+    forecast = rows_by_name(json.loads(out))
     assert code == 0 and list(forecast) == [*NAMES], err
     assert forecast["n1"]["read"] > 0 and forecast["n2"]["read"] == 0
     assert not list(lagging.glob("n*/rmqpy/learned")), "a dry run"
     code, out, err = run("prepare --rate 0 --format json")
-    found = json.loads(out)
+    found = rows_by_name(json.loads(out))
     assert code == 0 and list(found) == [*NAMES], (out, err)
     assert found["n1"]["learned_bytes"] > 0 and found["n1"]["read_bytes"] > 0
     assert found["n1"]["staged_bytes"] and found["n2"]["staged_bytes"] == 5 * 65536

@@ -27,6 +27,7 @@ from harness.upgrade import (
 )
 
 from rmqpy.audit.facts.learned import COARSE_SETTLED_NS, Learned, learned_folder, open_learned
+from rmqpy.cli.upgrade.group.outcome import rows_by_name
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.testing.ports import free_port_block
 from rmqpy.upgrade.checks.replica import LocalReplica
@@ -64,8 +65,7 @@ def forecast_of(run: RunUpgrade, line: str) -> dict[str, Any]:
     code, out, text = run(f"prepare {line} --dry-run --format json")
     assert code == 0, text
     assert {path: path.lstat().st_ctime_ns for path in Path.cwd().rglob("*")} == before
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return rows_by_name(json.loads(out))
 
 
 def entries(root: Path) -> set[Path]:
@@ -491,7 +491,7 @@ def test_a_dry_run_says_what_preparing_does(lagging: Path, run: RunUpgrade) -> N
     assert found["n2"]["derived"] > 0 and found["n1"]["derived"] == 0
     assert found["n0"]["read"] > 0 and found["n0"]["known"] == 0
     assert found["n0"]["seconds"] == found["n0"]["paced"] / (1 << 20)
-    done = json.loads(run(f"prepare {GROUP} --rate 0 --format json")[1])
+    done = rows_by_name(json.loads(run(f"prepare {GROUP} --rate 0 --format json")[1]))
     for name, each in found.items():
         assert each["staged"] == done[name]["staged_bytes"], name
         assert each["read"] == done[name]["learned_bytes"], name
@@ -505,7 +505,7 @@ def test_a_dry_run_says_what_preparing_does(lagging: Path, run: RunUpgrade) -> N
 @pytest.mark.slow
 def test_a_dry_run_says_what_the_way_back_takes(joined: Path, run: RunUpgrade) -> None:
     found = forecast_of(run, f"{GROUP} --leave")
-    done = json.loads(run(f"prepare {GROUP} --leave --rate 0 --format json")[1])
+    done = rows_by_name(json.loads(run(f"prepare {GROUP} --leave --rate 0 --format json")[1]))
     assert {name: each["twins"] for name, each in found.items()} == {
         name: each["twin_bytes"] for name, each in done.items()
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -123,16 +124,24 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _ready_query(options: argparse.Namespace) -> int:
+    from attrs import asdict
+
     from rmqpy.pipeline.jobs.ready_queries import find_query, ready_queries
 
+    as_json = options.format == "json"
     if options.name is None:
-        for query in ready_queries().values():
+        found = ready_queries().values()
+        if as_json:
+            print(json.dumps([asdict(query) for query in found], indent=1))
+            return EXIT_DONE
+        for query in found:
             given = "".join(f" --set {name}={value}" for name, value in query.parameters.items())
             print(f"{query.name}{given}\n    {query.description}")
         return EXIT_DONE
     options.statement = find_query(options.name).statement(dict(options.parameters))
     if options.print:
-        print(options.statement, end="")
+        shown = json.dumps({"statement": options.statement}) + "\n"
+        print(shown if as_json else options.statement, end="")
         return EXIT_DONE
     if options.on is None:
         raise ConfigError("found no --on, expected the folder to query; name it")

@@ -21,6 +21,7 @@ from rmqpy.cli.upgrade.base.output import guarded, print_journal, show_plan
 from rmqpy.cli.upgrade.base.plan_parts import obstacles, print_obstacles, replica_of, signed_plan
 from rmqpy.cli.upgrade.base.replicas import absolute
 from rmqpy.cli.upgrade.group.applying import apply_group
+from rmqpy.cli.upgrade.group.outcome import show_state
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -65,7 +66,10 @@ def _plan(options: argparse.Namespace) -> int:
         manifest = context.reference.replica.survey().manifest
         options.given_group.keep(options.given_group.before, manifest.encode(blocks=False))
         options.out = options.out or str(options.given_group.plan)
-    return show_plan(options, plan)
+    code = show_plan(options, plan)
+    if options.given_group is not None:
+        show_state(options)
+    return code
 
 
 def plan_verb(options: argparse.Namespace) -> int:

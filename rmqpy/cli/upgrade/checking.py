@@ -11,6 +11,7 @@ from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_options
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import now_ms
+from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -74,6 +75,11 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _manifest(options: argparse.Namespace) -> int:
+    if options.format == "json" and len(options.replica) > 1:
+        raise RmqError(
+            f"manifest --format json: found {len(options.replica)} directories, expected one, whose"
+            " manifest is the output; run it for each"
+        )
     for replica in plan_context_of(options).group.replicas:
         manifest = replica.survey().manifest
         if options.format == "json":

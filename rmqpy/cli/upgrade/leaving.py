@@ -17,8 +17,9 @@ from rmqpy.cli.upgrade.base.options import (
     replica_options,
     runbook_option,
 )
-from rmqpy.cli.upgrade.base.output import print_result, show_plan
+from rmqpy.cli.upgrade.base.output import show_plan
 from rmqpy.cli.upgrade.base.replicas import absolute, name_of, named
+from rmqpy.cli.upgrade.group.outcome import print_outcome, show_state
 from rmqpy.cli.upgrade.group.switching import plan_leaving_of_hosts
 from rmqpy.cli.upgrade.runbooks import print_runbook
 from rmqpy.model.errors import RmqError
@@ -95,14 +96,17 @@ def _leave(options: argparse.Namespace) -> int:
         if options.given_group is not None:
             _keep_manifest(options.given_group, context, plan)
             options.out = options.out or str(options.given_group.plan)
-        return show_plan(options, plan)
+        code = show_plan(options, plan)
+        if options.given_group is not None:
+            show_state(options)
+        return code
     with announced_in_all(context, "leave --apply"):
         plan = plan_leaving(context)
         check_given_up(plan, options.give_up)
         carry_out(context, plan, "left")
     notes = [f"{part.replica}: {note}" for part in plan.nodes for note in part.notes]
     end = f"back to master and slaves: plan {plan.id}"
-    print_result(options, {"plan": plan.id, "notes": notes}, [*notes, end])
+    print_outcome(options, {"plan": plan.id, "notes": notes}, [*notes, end])
     return EXIT_DONE
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rmqpy.cli.parsing import CAN_BE_REPEATED, EXIT_DONE
 from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_options
-from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import local_replicas
+from rmqpy.cli.upgrade.group.outcome import member_rows, print_outcome
 from rmqpy.cli.upgrade.group.preparing import clear_there, prepare_alone, stage_there
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def _prepare(options: argparse.Namespace) -> int:
         there = stage_there(options, group, alone)
         found |= {name: Prepared(**value) for name, value in there.items()}
         found = {each.name: found[each.name] for each in group.file.members}
-    value = {name: asdict(each) for name, each in found.items()}
-    print_result(options, value, [line for each in found.values() for line in _lines(each)])
+    value = {"members": member_rows({name: asdict(each) for name, each in found.items()})}
+    print_outcome(options, value, [line for each in found.values() for line in _lines(each)])
     return EXIT_DONE
 
 
@@ -115,7 +115,7 @@ def _clear(options: argparse.Namespace) -> int:
     for replica in local_replicas(options):
         forget(replica)
         names.append(replica.name)
-    print_result(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
+    print_outcome(options, {"cleared": names}, [f"{name}: nothing is known" for name in names])
     return EXIT_DONE
 
 
@@ -134,7 +134,7 @@ def _forecast(options: argparse.Namespace, rate: float) -> int:
             Forecast(**{name: tree[name] for name in tree if name in names})
             for tree in there.values()
         ]
-    value: dict[str, object] = {}
+    value: dict[str, dict[str, object]] = {}
     lines: list[str] = []
     for found in forecast_group(members):
         seconds = found.seconds(rate)
@@ -144,7 +144,7 @@ def _forecast(options: argparse.Namespace, rate: float) -> int:
             "seconds": seconds,
         }
         lines += _forecast_lines(found, seconds)
-    print_result(options, value, lines)
+    print_outcome(options, {"members": member_rows(value)}, lines)
     return EXIT_DONE
 
 

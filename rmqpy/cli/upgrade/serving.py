@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rmqpy.cli.given_files import check_readable, read_token
 from rmqpy.cli.parsing import EXIT_DONE, port_number
 from rmqpy.cli.upgrade.base.options import add_verb
+from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import local_replicas
 from rmqpy.model.errors import RmqError
 
@@ -68,7 +69,12 @@ def _serve(options: argparse.Namespace) -> int:
         key=options.key,
     )
     agent = _agent_command(options, replica) if options.drive else None
-    run(replica, auth, lambda address: print(f"ready: {address}", flush=True), agent)
+
+    def is_ready(address: str) -> None:
+        print_result(options, {"ready": address}, [f"ready: {address}"])
+        sys.stdout.flush()
+
+    run(replica, auth, is_ready, agent)
     return EXIT_DONE
 
 

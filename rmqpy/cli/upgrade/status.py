@@ -11,6 +11,7 @@ from rmqpy.cli.upgrade.base.options import add_verb, replica_options
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import all_replicas
 from rmqpy.cli.upgrade.group.driving import show_group
+from rmqpy.cli.upgrade.group.outcome import member_rows
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -27,7 +28,7 @@ def _status(options: argparse.Namespace) -> int:
     replicas = all_replicas(options)
     states = {replica.name: replica.status() for replica in replicas}
     lines = [line for name, state in states.items() for line in _status_lines(name, state)]
-    print_result(options, states, lines)
+    print_result(options, {"members": member_rows(states)}, lines)
     half = [
         name
         for name, state in states.items()

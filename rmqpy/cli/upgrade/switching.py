@@ -21,6 +21,7 @@ from rmqpy.cli.upgrade.base.options import (
 )
 from rmqpy.cli.upgrade.base.output import confirm, journal_json, print_result, show_plan
 from rmqpy.cli.upgrade.base.replicas import name_of, named
+from rmqpy.cli.upgrade.group.outcome import print_outcome
 from rmqpy.cli.upgrade.group.switching import switch_hosts
 from rmqpy.cli.upgrade.runbooks import print_runbook
 from rmqpy.model.errors import RmqError
@@ -99,7 +100,7 @@ def _switch(options: argparse.Namespace) -> int:
     if options.dry_run:
         return show_plan(options, plan_switch(context))
     plan = carry_out_switch(context)
-    print_result(
+    print_outcome(
         options,
         {"plan": plan.id, "nodes": [part.replica for part in plan.nodes]},
         [*plan.note_lines(), f"switched: {AFTER[options.to]}"],

@@ -32,6 +32,7 @@ def guarded(run: Verb) -> Verb:
         mine = None if hasattr(options, "hosts") else Hosts()
         if mine is not None:
             options.hosts = mine
+        options.is_typed = mine is not None
         try:
             options.given_group = use_group(options) if options.of_group else None
             return run(options)

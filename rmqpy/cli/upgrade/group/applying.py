@@ -12,9 +12,10 @@ from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.base.carry_out import carry_out, recorded_context
 from rmqpy.cli.upgrade.base.contexts import locked, plan_context_of
 from rmqpy.cli.upgrade.base.hosts import DRIVER, long_form, reach_hosts, run_there
-from rmqpy.cli.upgrade.base.output import journal_json, print_result
+from rmqpy.cli.upgrade.base.output import journal_json
 from rmqpy.cli.upgrade.base.plan_parts import obstacles, print_obstacles, replica_of, signed_plan
 from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas
+from rmqpy.cli.upgrade.group.outcome import member_rows, print_outcome
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -111,5 +112,5 @@ def _resume(options: argparse.Namespace, group: GivenGroup) -> dict[str, dict[st
 
 def _print_journals(options: argparse.Namespace, journals: dict[str, dict[str, Any]]) -> int:
     lines = [f"{name}: plan {journal['plan']} is applied" for name, journal in journals.items()]
-    print_result(options, journals, lines)
+    print_outcome(options, {"members": member_rows(journals)}, lines)
     return EXIT_DONE

@@ -64,9 +64,16 @@ def show_group(options: argparse.Namespace, group: GivenGroup) -> int:
     return EXIT_NO if odd else EXIT_DONE
 
 
-def _show(options: argparse.Namespace, group: GivenGroup, view: GroupView, step: NextStep) -> None:
-    given = group.file, view, step, running_roles(group.file, view), now_ms()
-    print_result(options, group_json(*given), group_lines(*given))
+def _show(
+    options: argparse.Namespace,
+    group: GivenGroup,
+    view: GroupView,
+    coming: NextStep,
+    **more: object,
+) -> None:
+    """Show the state of the group; ``more`` are further members of the JSON form."""
+    given = group.file, view, coming, running_roles(group.file, view), now_ms()
+    print_result(options, {**more, **group_json(*given)}, group_lines(*given))
 
 
 def _next(options: argparse.Namespace) -> int:
@@ -75,16 +82,19 @@ def _next(options: argparse.Namespace) -> int:
     group: GivenGroup = options.given_group
     view = view_group(options, group)
     step = view.state.next_step(returning=options.back)
-    if options.format != "json":
+    is_left = step not in (NextStep.NOTHING, NextStep.LOOK)
+    if options.format != "json" or not (is_left or view.contradictions):
         _show(options, group, view, step)
     _refuse_contradictions(view)
-    if step is NextStep.NOTHING:
-        return EXIT_DONE
+    if not is_left:
+        return EXIT_DONE if step is NextStep.NOTHING else EXIT_NO
     reach_hosts(options, group.file)
     ask(options, f"carry out the next step, {command_of(step, view.facts)}")
     code, result = _perform(options, group, view, step)
     if options.format == "json":
-        print_result(options, {"step": step.value, "code": code, "result": result}, ())
+        now = view_group(options, group)
+        further = now.state.next_step(returning=options.back)
+        _show(options, group, now, further, step=step.value, code=code, result=result)
     return code
 
 
@@ -125,12 +135,8 @@ def _run(options: argparse.Namespace) -> int:
             view = view_group(options, group)
             break
     step = view.state.next_step(returning=returning and not reaches(view.state, target))
-    if options.format == "json":
-        roles = running_roles(group.file, view)
-        value = group_json(group.file, view, step, roles, now_ms())
-        print_result(options, {"steps": steps, "stuck": stuck, **value}, ())
-    else:
-        _show(options, group, view, step)
+    _show(options, group, view, step, steps=steps, stuck=stuck)
+    if options.format != "json":
         print_result(options, None, [stuck] if stuck else [])
     return code
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.hosts import long_form, reach_hosts, run_there
 from rmqpy.cli.upgrade.base.replicas import all_replicas
+from rmqpy.cli.upgrade.group.outcome import rows_by_name
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.base.given import GivenGroup
@@ -35,7 +36,9 @@ def prepare_alone(
     for member in group.file.linked:
         if member.name in empty and not empty_too:
             continue
-        found |= run_there(options, member, ["prepare", *_alone(member), *rate, *more])
+        found |= rows_by_name(
+            run_there(options, member, ["prepare", *_alone(member), *rate, *more])
+        )
     return found
 
 
@@ -51,7 +54,7 @@ def stage_there(
     found: dict[str, Any] = {}
     for member in group.file.linked:
         line = ["prepare", *long_form(group.file, member), *words]
-        value = run_there(options, member, line, context.group.replicas)[member.name]
+        value = rows_by_name(run_there(options, member, line, context.group.replicas))[member.name]
         before = alone.get(member.name, value)
         found[member.name] = {**value, "read_bytes": before["read_bytes"]}
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.parsing import EXIT_DONE
 from rmqpy.cli.upgrade.base.carry_out_switch import AFTER, carry_out_switch
 from rmqpy.cli.upgrade.base.hosts import long_form, reach_hosts, run_there
-from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.group.outcome import print_outcome
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.base.given import GivenGroup
@@ -48,7 +48,7 @@ def switch_hosts(options: argparse.Namespace, group: GivenGroup, context: PlanCo
     names = [each.name for each in left]
     after = f"switched: {AFTER[options.to]}"
     end = "every member could be switched" if options.dry_run else after
-    print_result(options, {"nodes": names, "dry_run": options.dry_run}, [*lines, end])
+    print_outcome(options, {"nodes": names, "dry_run": options.dry_run}, [*lines, end])
     return EXIT_DONE
 
 

@@ -43,10 +43,16 @@ def group_lines(
     yield f"way back: {state.back}"
 
 
-def group_json(
-    group: GroupFile, view: GroupView, step: NextStep, roles: Roles, now_ms: int
-) -> dict[str, Any]:
-    state, proof = view.state, view.facts.proof
+def state_lines(group: GroupFile, view: GroupView, step: NextStep) -> Iterator[str]:
+    """Yield the state and the next command."""
+    from rmqpy.upgrade.group.states import TEXTS
+
+    yield f"group {group.broker}: {view.state.name}; {view.state.meaning}"
+    yield f"next: {command_of(step, view.facts)} ({TEXTS[step]})"
+
+
+def state_json(group: GroupFile, view: GroupView, step: NextStep) -> dict[str, Any]:
+    state = view.state
     return {
         "group": group.broker,
         "state": state.name,
@@ -55,6 +61,15 @@ def group_json(
         "next": step.value,
         "command": command_of(step, view.facts),
         "back": state.back,
+    }
+
+
+def group_json(
+    group: GroupFile, view: GroupView, step: NextStep, roles: Roles, now_ms: int
+) -> dict[str, Any]:
+    proof = view.facts.proof
+    return {
+        **state_json(group, view, step),
         "members": [
             dict(
                 zip(

@@ -14,6 +14,7 @@ from rmqpy.cli.upgrade.base.hosts import reach_hosts, run_there
 from rmqpy.cli.upgrade.base.output import journal_json, print_result
 from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas
 from rmqpy.cli.upgrade.group.facts import view_group
+from rmqpy.cli.upgrade.group.outcome import member_rows, print_outcome
 
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.base.given import GivenGroup
@@ -64,7 +65,7 @@ def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
             ]
             done[member.name] = run_there(options, member, words)
     texts = [f"{name}: {newest.value} is taken back" for name in done]
-    print_result(options, done, texts)
+    print_outcome(options, {"members": member_rows(done)}, texts)
     return EXIT_DONE
 
 
@@ -105,7 +106,7 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
         lines = ["no member has carried out a plan: there is nothing to give up"]
     # For scripts, a member whose way back was not given up has an entry as well.
     untouched = {each.name: {"state": "untouched"} for each in group.file.members}
-    print_result(options, {**untouched, **done}, lines)
+    print_outcome(options, {"members": member_rows({**untouched, **done})}, lines)
     return EXIT_DONE
 
 
