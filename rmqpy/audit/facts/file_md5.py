@@ -12,12 +12,13 @@ import hashlib
 
 from attrs import define
 
-from rmqpy.audit.scan.queue_units import map_file
+from rmqpy.audit.scan.log_bytes import LogBytes, map_log
 from rmqpy.model.files import FileSystem
 
 __all__ = ["FilePart", "FileSums", "file_md5s"]
 
 CHUNK = 1 << 20
+_ZEROS = memoryview(bytes(CHUNK))
 
 
 @define(slots=True, frozen=True)
@@ -37,14 +38,24 @@ class FileSums:
 
 
 def file_md5s(files: FileSystem, part: FilePart) -> FileSums:
-    """Compute both sums in one pass."""
+    """Compute both sums in one pass. The hole at the end of a log's last file, of which every page
+    would have to be mapped, is not read.
+    """
     md5 = hashlib.md5(usedforsecurity=False)
     size = files.size_of(part.path)
-    view = map_file(files, part.path) if size else memoryview(b"")
-    valid = len(view) if part.valid is None else min(part.valid, len(view))
-    for start in range(0, valid, CHUNK):
-        md5.update(view[start : min(start + CHUNK, valid)])
+    data = map_log(files, part.path) if size else LogBytes(memoryview(b""), 0)
+    length = len(data.view)
+    valid = length if part.valid is None else min(part.valid, length)
+    _update(md5, data, 0, valid)
     valid_md5 = md5.hexdigest()
-    for start in range(valid, len(view), CHUNK):
-        md5.update(view[start : start + CHUNK])
+    _update(md5, data, valid, length)
     return FileSums(md5.hexdigest(), valid_md5)
+
+
+def _update(md5: hashlib._Hash, data: LogBytes, begin: int, end: int) -> None:
+    """Add the bytes of a range; from ``data_end`` on they are zeros."""
+    in_data = max(begin, min(end, data.data_end))
+    for start in range(begin, in_data, CHUNK):
+        md5.update(data.view[start : min(start + CHUNK, in_data)])
+    for start in range(in_data, end, CHUNK):
+        md5.update(_ZEROS[: end - start])
