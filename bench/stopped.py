@@ -30,9 +30,13 @@ rss_mib     the largest resident set, mapped pages of files included
 anon_mib    the anonymous memory at the end
 ==========  ==========================================================================
 
-The output is one JSON line, and a table on stderr. ``--work`` names a folder in which the rows of a
-group are kept: a run that was interrupted continues with the next group. The stores of a group are
-removed when it is measured.
+The output is one JSON line, and a table on stderr. ``--work`` names a folder in which the stores
+and the rows are kept: a run that was interrupted continues with the first step that is not done.
+(If that is a ``prepare``, its figures are those of the rest.) The stores of a group are removed
+when it is measured.
+
+A log file of a gigabyte, Java's default, makes the size of the open file depend on that of the log:
+``--gigabytes 1.06,4.06,12.06`` leaves 64 MiB in it for each size.
 """
 
 from __future__ import annotations
@@ -45,10 +49,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import asdict, field, frozen
+from attrs import asdict, frozen
 from compare import build_generator
 from fill import Filling, filled
 
@@ -139,17 +144,39 @@ def write_conf(work: Path, number: int, shape: Shape, settings: dict[str, str]) 
 
 @frozen
 class Runner:
-    """Runs verbs on the members in ``work``, and notes their figures in ``rows``."""
+    """Runs verbs on the members in ``work``, and keeps their figures in ``steps.json`` there, with
+    the names of the other steps that are done.
+    """
 
     work: Path
     members: tuple[str, ...]
-    rows: dict[str, dict[str, Any]] = field(factory=dict)
+
+    @property
+    def done(self) -> dict[str, Any]:
+        path = self.work / "steps.json"
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return found
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        return {name: figures for name, figures in self.done.items() if figures is not None}
+
+    def step(self, name: str, action: Callable[[], dict[str, Any] | None]) -> None:
+        """Carry out a step that is not done yet."""
+        if name in self.done:
+            return
+        done = {**self.done, name: action()}
+        (self.work / "steps.json").write_text(json.dumps(done))
 
     def row(self, name: str, line: str) -> None:
         """Run a verb of ``rmqpy upgrade`` in a process of its own, and note its figures."""
-        figures = self.rows[name] = self.run(line)
+        self.step(name, lambda: self._row(name, line))
+
+    def _row(self, name: str, line: str) -> dict[str, Any]:
+        figures = self.run(line)
         text = " ".join(f"{key} {value}" for key, value in figures.items() if key != "code")
         print(f"{self.work.parent.name:>5}  {name:19} {text}", file=sys.stderr, flush=True)
+        return figures
 
     def run(self, line: str) -> dict[str, Any]:
         if not line.startswith("prepare"):
@@ -185,6 +212,7 @@ def drop(work: Path) -> None:
 
 def copy_store(store: Path, copy: Path) -> None:
     """Copy a store; the sealed log files, which no verb writes to, become hard links."""
+    shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
     sealed = sorted((store / "commitlog").iterdir())[:-1]
     log = copy / "commitlog"
@@ -199,37 +227,52 @@ def copy_store(store: Path, copy: Path) -> None:
             subprocess.run(["cp", "-a", "--sparse=always", str(path), str(target)], check=True)
 
 
+def empty(store: Path) -> None:
+    shutil.rmtree(store)
+    store.mkdir()
+
+
+def make_store(runner: Runner, gigabytes: float, shape: Shape, settings: dict[str, str]) -> None:
+    """Fill the store of n0."""
+    shutil.rmtree(runner.work / "broker", ignore_errors=True)
+    shutil.move(fill(runner.work, gigabytes, shape, settings), runner.work / "n0")
+
+
 def measure_classic(work: Path, gigabytes: float, shape: Shape) -> dict[str, dict[str, Any]]:
     """Measure the verbs of the way to DLedger."""
-    shutil.move(fill(work, gigabytes, shape, {}), work / "n0")
-    copy_store(work / "n0", work / "n1")
+    runner = Runner(work, MEMBERS)
+    runner.step("fill", lambda: make_store(runner, gigabytes, shape, {}))
+    runner.step("copy", lambda: copy_store(work / "n0", work / "n1"))
     write_conf(work, 0, shape, {"brokerRole": "ASYNC_MASTER"})
     write_conf(work, 1, shape, {"brokerRole": "SLAVE"})
-    runner = Runner(work, MEMBERS)
     if not shape.prepared_only:
         runner.row("check, all read", VERBS["check"])
     runner.row("prepare", "prepare --rate 0")
     for name, line in VERBS.items():
         runner.row(f"{name}, prepared", line)
     for state in shape.states:
-        shutil.rmtree(work / "n1")
-        (work / "n1").mkdir()
+        runner.step(f"empty, {state}", lambda: empty(work / "n1"))
         if state == "prepared":
             runner.row("prepare, n1 empty", "prepare --rate 0")
         else:
-            shutil.rmtree(learned_folder(str(work / "n0")))
-        runner.run("plan --out plan.json")
+            runner.step("forget", lambda: shutil.rmtree(learned_folder(str(work / "n0"))))
+        runner.step(f"plan, {state}", lambda: plan(runner))
         runner.row(f"apply, {state}", "apply --plan plan.json --node n1")
     return runner.rows
+
+
+def plan(runner: Runner) -> None:
+    runner.run("plan --out plan.json")
 
 
 def measure_dledger(work: Path, gigabytes: float, shape: Shape) -> dict[str, dict[str, Any]]:
     """Measure the way back of a group of one member, and its rollback."""
     ports = free_port_block(1)
     settings = dledger_settings("bench", ports.first)
-    shutil.move(fill(work, gigabytes, shape, settings), work / "n0")
-    write_conf(work, 0, shape, settings)
     runner = Runner(work, ("n0",))
+    runner.step("fill", lambda: make_store(runner, gigabytes, shape, settings))
+    if not (work / "n0.conf").exists():
+        write_conf(work, 0, shape, settings)
     for state in shape.states:
         if state == "prepared":
             runner.row("prepare --leave", "prepare --leave --rate 0")
@@ -248,8 +291,7 @@ def rows_of(base: Path, size: str, shape: Shape) -> dict[str, dict[str, Any]]:
         kept = base / f"{size}-{group}.json"
         if not kept.exists():
             work = base / size / group
-            shutil.rmtree(work, ignore_errors=True)
-            work.mkdir(parents=True)
+            work.mkdir(parents=True, exist_ok=True)
             found = measure(work, float(size), shape)
             shutil.rmtree(work)
             kept.write_text(json.dumps(found))
