@@ -170,6 +170,25 @@ def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
 
 
 @pytest.mark.slow
+def test_finalize_after_the_way_back(
+    joined: Path, run: RunUpgrade, holders: Callable[[Path], None]
+) -> None:
+    """Its brokers run; a classic group needs no rollback any more, and a second time changes
+    nothing.
+    """
+    run(f"init {CONFS}")
+    holders(joined)
+    code, out, err = run("run --until returned --yes")
+    assert code == 0 and "next: rmqpy upgrade finalize" in out, (out, err)
+    assert list(joined.glob("n*/rmqpy/upgrade/keep-*"))
+    for _ in range(2):
+        code, out, err = run("finalize")
+        assert code == 0 and "group b0: classic;" in out, (out, err)
+        assert not list(joined.glob("n*/rmqpy/upgrade/keep-*"))
+    assert run("rollback")[0] == 2 and state_of(run) == "classic"
+
+
+@pytest.mark.slow
 def test_a_killed_apply_is_continued_by_the_next_step(
     lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
