@@ -16,6 +16,7 @@ from attrs import define
 from rmqpy.audit.picture.layout import FileOnMap, LogPart, MapLayout, ReplicaMap, lay_out
 from rmqpy.audit.picture.layout_json import layout_of_json
 from rmqpy.console.facts import BrokerFacts, Moment, number_of
+from rmqpy.console.views.messages import shown
 from rmqpy.model.errors import RmqError
 from rmqpy.model.text import format_bytes
 
@@ -65,7 +66,7 @@ def _replica(broker: BrokerFacts) -> ReplicaMap | None:
         return None
     divide = number_of(broker.info, "dividedCommitlogOffset")
     return ReplicaMap(
-        name=f"{broker.broker_id}: {broker.address}",
+        name=shown(f"{broker.broker_id}: {broker.address}"),
         files=list(_files(broker, begin, end, divide)),
         divided_offset=divide if divide is not None and divide >= 0 else None,
         committed_offset=end if broker.is_dledger else None,
@@ -78,7 +79,7 @@ def _files(broker: BrokerFacts, begin: int, end: int, divide: int | None) -> Ite
     """Yield the files that a log of this extent has."""
     size = number_of(broker.settings, "mappedFileSizeCommitLog") or FILE_BYTES
     size = max(size, -(-(end - begin) // FILES_MAX), 1)
-    member = broker.settings.get("dLegerSelfId", "")
+    member = shown(broker.settings.get("dLegerSelfId", ""))
     for start in range(begin // size * size, max(end, begin + 1), size):
         in_ledger = broker.is_dledger and (divide is None or start >= divide)
         folder = f"dledger-{member}/data" if in_ledger else "commitlog"

@@ -1,4 +1,6 @@
-"""Templates to responses. Everything that a template prints is escaped."""
+"""Templates to responses. Everything that a template prints is escaped, and characters that are not
+printable are replaced by their codes, except in the values of forms (the filter ``verbatim``).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any, Final
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from rmqpy.console.views.messages import shown
 from rmqpy.console.web.guard import session_of
@@ -73,6 +76,7 @@ def environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -82,10 +86,15 @@ def environment() -> Environment:
         "count": lambda number: "" if number is None else f"{number:,}",
         "rate": _rate,
         "moment": _moment,
-        "shown": shown,
+        "verbatim": lambda text: Markup(escape(text)),
         "percent": lambda ratio: "" if ratio is None else f"{ratio:.0%}",
     }
     return found
+
+
+def _printable(value: object) -> object:
+    """Return a text that is no markup as it may be shown."""
+    return shown(value, keep="\n\t") if type(value) is str else value
 
 
 def _rate(value: float | None) -> str:
