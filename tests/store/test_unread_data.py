@@ -205,13 +205,12 @@ def test_every_tool_reports_what_a_start_refuses(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The damage of a log decides the exit code of fsck; check must not let a switch pass."""
-    root = golden_copy("A-classic-clean-v533") / "store"
-    (root / "timerwheel").write_bytes(wheel(slot(2 * NOW_MS, 3)))
+    root = golden_copy("E-timers-v533") / "clean"
     text = "DATA_UNREAD timerwheel"
     assert main(["store", "fsck", str(root)]) == 0
     assert text in capsys.readouterr().out
     assert main(["store", "inspect", str(root)]) == 0
-    assert "timerwheel: 3 timer messages" in capsys.readouterr().out
+    assert "timerwheel: 32 timer messages" in capsys.readouterr().out
     conf = tmp_path / "broker.conf"
     for accepted, code in (("false", 2), ("true", 0)):
         conf.write_text(

@@ -14,7 +14,7 @@ from harness.golden import GOLDEN
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.findings import FindingCode
-from rmqpy.codec.timers import TIMER_UNIT_SIZE
+from rmqpy.codec.timers import SLOT_SIZE, TIMER_UNIT_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.disk import OsFileSystem
@@ -179,7 +179,50 @@ def put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def due_slot(root: Path) -> int:
+    """Return where the wheel has the slot that is due last, and has not been delivered."""
+    data = (root / "timerwheel").read_bytes()
+    return max(range(0, len(data), SLOT_SIZE), key=lambda at: int.from_bytes(data[at : at + 8]))
+
+
+def change_due_unit(root: Path, position: int, data: bytes) -> None:
+    """Change the last unit of that slot, in the file of the timer log that has it."""
+    at = due_slot(root)
+    unit = int.from_bytes((root / "timerwheel").read_bytes()[at + 16 : at + 24])
+    path = max(path for path in (root / "timerlog").iterdir() if int(path.name) <= unit)
+    change(path, unit - int(path.name) + position, data)
+
+
+WHEEL = "UNREAD_DAMAGED timerwheel"
 FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+    "a slot of the timer wheel that counts another number": (
+        f"{TIMERS}/clean",
+        lambda root: change(root / "timerwheel", due_slot(root) + 24, b"\0\0\0\7"),
+        WHEEL,
+    ),
+    "a slot of the timer wheel that leads elsewhere": (
+        f"{TIMERS}/clean",
+        lambda root: change(root / "timerwheel", due_slot(root) + 16, bytes(7) + b"!"),
+        WHEEL,
+    ),
+    "a unit of the timer log": (
+        f"{TIMERS}/clean",
+        lambda root: change_due_unit(root, 0, bytes(TIMER_UNIT_SIZE)),
+        WHEEL,
+    ),
+    "a unit of the timer log that leads elsewhere": (
+        f"{TIMERS}/killed",
+        lambda root: change_due_unit(root, 28, bytes(7) + b"!"),
+        WHEEL,
+    ),
+    "a receipt of POP": (
+        f"{POP}/log",
+        lambda root: put(
+            root / "commitlog" / f"{0:020d}",
+            (root / "commitlog" / f"{0:020d}").read_bytes().replace(b'"another"', b'"anather"'),
+        ),
+        "RECORD_BODY_CRC",
+    ),
     "a unit of a batch queue that leads elsewhere": (
         "H-queues-v533/store",
         lambda root: change(root / "batchconsumequeue/Batch/0" / f"{0:020d}", 46, bytes(7) + b"!"),

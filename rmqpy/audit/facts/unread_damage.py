@@ -6,6 +6,8 @@ says what is there). A store of 5.x can be sound in every file that rmqpy reads 
 ============  ====================================================================================
 kind          what is checked
 ============  ====================================================================================
+timer wheel   a slot that waits has as many units in the timer log as it counts, and each of them
+              leads to a record of its size
 batch queues  each unit leads to a record of its size, and its queue offset follows the one before
 compaction    the same for the units of ``compactionCq`` and the records of ``compactionLog``
 RocksDB       the manifest that ``CURRENT`` names is there
@@ -22,8 +24,10 @@ from rmqpy.codec.units import BATCH_UNIT, BATCH_UNIT_SIZE
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.data import UnreadData, UnreadKind
+from rmqpy.store.unread.pop import REVIVE_TOPIC_PREFIX
 from rmqpy.store.unread.raw_log import RawFiles, RawLog, numbered_files
 from rmqpy.store.unread.rocksdb import missing_manifest
+from rmqpy.store.unread.timers import TimerReader
 
 Damage = tuple[str, str]
 """Path, and what was found there."""
@@ -39,7 +43,13 @@ def find_unread_damage(
 ) -> Iterator[Damage]:
     """Yield what is wrong with the data in ``unread``."""
     for each in unread:
-        if each.kind is UnreadKind.BATCH_QUEUES:
+        if each.kind is UnreadKind.TIMER_WHEEL:
+            reader = TimerReader(RawLog(files, paths), REVIVE_TOPIC_PREFIX)
+            broken = list(reader.broken_slots())
+            if broken:
+                text = f"{len(broken)} slots whose units in the timer log are not those that they"
+                yield each.path, f"{text} count, or lead to no message, the first one {broken[0]}"
+        elif each.kind is UnreadKind.BATCH_QUEUES:
             log = RawLog(files, paths)
             for folder in _queue_folders(files, each.path):
                 yield from _batch_queue(files, folder, log.has_record, log.begin)

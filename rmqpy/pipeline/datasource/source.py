@@ -20,6 +20,7 @@ of a DataFrame, so one that is used again with other filters, or with none, woul
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,12 +56,15 @@ from rmqpy.pipeline.datasource.schema import (
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
 from rmqpy.pipeline.spark.work_units import frame_before
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.unread.data import find_unread
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
 __all__ = ["FORMAT", "RocketMqSource", "register"]
+
+logger: Final = logging.getLogger(__name__)
 
 FORMAT: Final = "rocketmq"
 SPLIT_BYTES: Final = 256 << 20
@@ -149,7 +153,8 @@ class StorePart(InputPartition):
 class StoreReader(DataSourceReader):
     """Reads store directories.
 
-    The store of a running broker is read up to the last message in a consume queue.
+    The store of a running broker is read up to the last message in a consume queue. Data of
+    RocketMQ 5.x that are in no log are named on the standard error of the driver.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -165,8 +170,13 @@ class StoreReader(DataSourceReader):
         self._lookup = Lookup.of(given)
 
     def partitions(self) -> list[InputPartition]:
+        files = OsFileSystem()
+        for root in self._roots:
+            for unread in find_unread(files, read_directory(files, root).paths):
+                logger.warning(
+                    "%s: %s: not read; the rows are what the log has", unread.path, unread.found
+                )
         if self._lookup is not None:
-            files = OsFileSystem()
             return [part for root in self._roots for part in self._lookup.parts(files, root)]
         return [StorePart(work, root) for root in self._roots for work in self._works(root)]
 

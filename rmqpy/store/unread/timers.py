@@ -121,23 +121,44 @@ class TimerReader:
         is_empty = True
         for slot in self._slots():
             is_empty = False
-            unit = self._unit(slot.last)
-            if unit is None:
+            if self._unit(slot.last) is None:
                 if slot.ticks * DEFAULT_PRECISION_MS >= self._check.read_to_ms:
                     waiting.unread += max(slot.number, 0)
                 continue
-            while unit is not None and unit.slot_ms >= self._check.read_to_ms:
-                chain = chains.setdefault(unit.slot_ms, {})
-                if unit.physical_offset in chain:
+            for _, unit in self._chain(slot):
+                if unit.slot_ms < self._check.read_to_ms:
                     break
-                chain[unit.physical_offset] = unit
-                unit = self._unit(unit.previous)
+                chains.setdefault(unit.slot_ms, {})[unit.physical_offset] = unit
         for unit in self._units_from(0 if is_empty else self._check.flushed_to):
             if unit.slot_ms >= self._check.read_to_ms:
                 chains.setdefault(unit.slot_ms, {})[unit.physical_offset] = unit
         for slot_ms, chain in chains.items():
             self._add(waiting, slot_ms, list(chain.values()))
         return waiting
+
+    def broken_slots(self) -> Iterator[int]:
+        """Yield the due time, in ticks, of each slot that waits, and whose units in the timer log
+        are not those that it counts, or lead to no record of the log.
+
+        Of a slot whose last unit is in a file that was removed, everything has been delivered.
+        """
+        begin = self._timer_log.parts[0][0] if self._timer_log.parts else 0
+        for slot in self._slots():
+            chain = list(self._chain(slot))
+            units = [unit for _, unit in chain]
+            if units and units[0].slot_ms < self._check.read_to_ms:
+                continue
+            if not units:
+                is_broken = slot.last >= begin and slot.number > 0
+            else:
+                is_broken = (
+                    (chain[-1][0], units[-1].previous) != (slot.first, -1)
+                    or slot.number != sum(-1 if unit.takes_back else 1 for unit in units)
+                    or len({unit.slot_ms for unit in units}) > 1
+                    or not all(map(self._has_record, units))
+                )
+            if is_broken:
+                yield slot.ticks
 
     def before_wheel(self) -> WaitingTimers:
         """Return what is in the queue of the timer topic only."""
@@ -166,6 +187,20 @@ class TimerReader:
             view.release()
         finally:
             file.close()
+
+    def _chain(self, slot: TimerSlot) -> Iterator[tuple[int, TimerUnit]]:
+        """Yield (position, unit) of a slot, the last one first, as far as they lead back."""
+        position, unit = slot.last, self._unit(slot.last)
+        while unit is not None:
+            yield position, unit
+            if unit.previous >= position:
+                return
+            position, unit = unit.previous, self._unit(unit.previous)
+
+    def _has_record(self, unit: TimerUnit) -> bool:
+        """Return whether the record is there, or has expired."""
+        offset = unit.physical_offset
+        return 0 <= offset < self.log.begin or self.log.has_record(offset, unit.size)
 
     def _unit(self, position: int) -> TimerUnit | None:
         if position < 0:
