@@ -48,14 +48,17 @@ def switch_runbook(
 
 
 def controller_runbook(
-    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
+    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = (), controllers: str = ""
 ) -> Iterator[str]:
     """Yield the lines of the way to a controller of 5.x, with the parameters of
-    :func:`switch_runbook`.
+    :func:`switch_runbook`, and the addresses of the controllers if they are known.
     """
     name = members[0].name
     yield from _head("to a controller of RocketMQ 5.x", init)
-    yield "# CONTROLLERS stands for the addresses of the controller: HOST:PORT;HOST:PORT."
+    addresses = [each.strip() for each in controllers.split(";") if each.strip()]
+    given = shlex.quote(controllers) if addresses else "CONTROLLERS"
+    if not addresses:
+        yield "# CONTROLLERS stands for the addresses of the controller: HOST:PORT;HOST:PORT."
     yield "# 1. Stop the producers and wait until every slave has caught up. The master is stopped"
     yield "#    first, then the slaves. No message can be sent from here on until step 6."
     yield from _by_hand(members, brokers, "stop")
@@ -67,13 +70,15 @@ def controller_runbook(
     yield "rmqpy upgrade apply"
     yield "rmqpy upgrade check"
     yield "# 3. Write the epochs and the configuration of every member."
-    yield "rmqpy upgrade switch --to controller --controllers CONTROLLERS"
-    yield "# 4. Start the controller: a 5.x name server with enableControllerInNamesrv=true, or"
-    yield "#    sh bin/mqcontroller. Its data folder (controllerStorePath) must be new, and"
-    yield "#    enableElectUncleanMaster=false. One is enough to begin with; three survive the loss"
-    yield "#    of one."
+    yield "#    That of new controllers is written to this directory."
+    yield f"rmqpy upgrade switch --to controller --controllers {given} --controller-conf ."
+    yield "# 4. Start the controllers, each with its file, or a 5.x name server with the same lines"
+    yield "#    and enableControllerInNamesrv=true. The data folder must be new. One controller is"
+    yield "#    enough to begin with; three survive the loss of one."
+    for number, address in enumerate(addresses or ["each host"]):
+        yield f"#    on {address}: sh bin/mqcontroller -c controller-n{number}.conf"
     yield f"# 5. Start {name} with RocketMQ 5.x; the others after it is the master:"
-    yield "#    sh bin/mqadmin getSyncStateSet -a CONTROLLERS -b BROKERNAME"
+    yield f"#    sh bin/mqadmin getSyncStateSet -a {given} -b BROKERNAME"
     for member in members:
         yield f"#    {member.name}, on {_host(member)}: {_command(member, JAVA, 'start')}"
     yield "# 6. When the SyncStateSet has every member, start the producers."

@@ -22,6 +22,7 @@ from rmqpy.audit.facts.controller_files import (
 from rmqpy.audit.scan.directory import paths_below
 from rmqpy.codec.epochs import Epoch, decode_epochs
 from rmqpy.config.loading import load_store_settings
+from rmqpy.config.properties_file import parse_properties
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import StoreError
 from rmqpy.remoting.command import RemotingCommand
@@ -30,6 +31,7 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.data import check_no_unread
+from rmqpy.upgrade.plan.configuration import controller_configs
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +91,51 @@ def test_a_wrong_switch_is_refused_before_anything_is_written(
     found, _, err = run(line)
     assert (found, told in err) == (code, True), err
     assert all(content_of(classic / member) == before[member] for member in MEMBERS)
+
+
+def test_the_configuration_of_new_controllers_is_written_once(
+    classic: Path, run: RunUpgrade
+) -> None:
+    """tests/interop/test_controller_over_ssh.py starts 5.3.3 with it."""
+    write_confs(classic, ROLES)
+    line = f"{SWITCH} --controller-conf made"
+    assert "found no directory" in run(line)[2]
+    made = classic / "made"
+    made.mkdir()
+    code, _, err = run(line.replace("127.0.0.1:2", "127.0.0.1"))
+    assert code == 1 and "expected HOST:PORT" in err
+    assert run(f"{line} --dry-run")[0] == 0 and not [*made.iterdir()]
+    (made / "controller-n1.conf").write_text("another")
+    code, _, err = run(line)
+    assert code == 1 and "found controller-n1.conf with other content" in err
+    assert facts_of(classic / "n0") is None and len([*made.iterdir()]) == 1
+    (made / "controller-n1.conf").unlink()
+    addresses = "127.0.0.1:1", "127.0.0.1:2"
+    name = "controller-n0.conf"
+    (made / name).write_text(controller_configs(addresses)[name])  # A switch that ended early.
+    assert run(line)[0] == 0
+    for number in range(2):
+        lines = parse_properties((made / f"controller-n{number}.conf").read_text())
+        assert {each.key: each.value for each in lines} == {
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerPeers": "n0-127.0.0.1:1;n1-127.0.0.1:2",
+            "controllerDLegerSelfId": f"n{number}",
+            "enableElectUncleanMaster": "false",
+        }
+    code, _, err = run(f"switch {SHOWN} --peers n0-a:1 --controller-conf made")
+    assert code == 1 and "--controller-conf" in err
+
+
+def test_a_copy_of_one_replica_can_be_handed_over(classic: Path, run: RunUpgrade) -> None:
+    """To try it: a copy of a slave is a group of one."""
+    shutil.copytree(classic / "n1", classic / "copy")
+    write_confs(classic, "brokerRole=SLAVE\nbrokerId=1\n")
+    (classic / "n1.conf").rename(classic / "copy.conf")
+    line = SWITCH.replace(SHOWN, "n0=copy -c n0=copy.conf")
+    code, _, err = run(line)
+    assert code == 0, err
+    assert facts_of(classic / "copy") == ControllerFacts(epochs=(Epoch(0, 0),))
+    assert "brokerRole" not in (classic / "copy.conf").read_text()
 
 
 def test_members_of_another_controller_or_of_another_name_are_refused(

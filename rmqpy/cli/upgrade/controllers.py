@@ -1,4 +1,5 @@
-"""What running controllers of RocketMQ 5.x know of a group that is to be handed over to them.
+"""The controllers of RocketMQ 5.x to which a group is to be handed over: what those that run know
+of it, and the configuration of new ones.
 
 A controller that already knows the brokerName waits for the replicas that it has in its
 SyncStateSet, or elects one of them, whatever their logs are now. Controllers that do not answer are
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rmqpy.cli.upgrade.group.roles import ANSWER_MS_MAX, NO_HEARTBEAT_MS
 from rmqpy.config.keys import parse_addresses
 from rmqpy.model.errors import RmqError
+from rmqpy.model.local_paths import local_path
 
 if TYPE_CHECKING:
     from rmqpy.client.core.instance import ClientInstance
@@ -38,6 +40,49 @@ def refuse_known_group(controllers: str, broker_names: Sequence[str]) -> None:
                 f" from it (mqadmin cleanBrokerMetadata -a {address} -bn {name} -c CLUSTER -l), and"
                 " repeat"
             )
+
+
+def write_controller_configs(controllers: str, folder: str) -> None:
+    """Write the configuration of each controller to ``folder``, for controllers that are new.
+
+    Raise RmqError, before anything is written, if that is not possible.
+    """
+    from rmqpy.store.files.atomic import write_atomically
+    from rmqpy.store.files.disk import OsFileSystem
+
+    files = OsFileSystem()
+    for path, text in check_controller_configs(controllers, folder).items():
+        write_atomically(files, path, text.encode())
+
+
+def check_controller_configs(controllers: str, folder: str) -> dict[str, str]:
+    """Return the configuration of each controller by path, without files that are there already.
+
+    Raise RmqError if an address is none, or if ``folder`` cannot have these files.
+    """
+    from rmqpy.store.files.disk import OsFileSystem
+    from rmqpy.upgrade.plan.configuration import controller_configs
+
+    option = f"--controller-conf {folder}"
+    try:
+        configs = controller_configs(parse_addresses(controllers))
+    except ValueError as error:
+        raise RmqError(
+            f"--controllers {controllers}: {error}; expected HOST:PORT, with a semicolon between"
+            " several"
+        ) from None
+    files, root = OsFileSystem(), local_path(folder)
+    if not files.is_dir(root):
+        raise RmqError(f"{option}: found no directory, expected one; create it")
+    for name, text in [*configs.items()]:
+        if files.exists(f"{root}/{name}"):
+            if files.read_bytes(f"{root}/{name}") != text.encode():
+                raise RmqError(
+                    f"{option}: found {name} with other content, expected a new file; nothing was"
+                    " changed. Move it away, or give another directory"
+                )
+            del configs[name]
+    return {f"{root}/{name}": text for name, text in configs.items()}
 
 
 async def _known_groups(

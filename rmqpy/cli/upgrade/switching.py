@@ -5,6 +5,7 @@ group.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import CAN_BE_RESUMED, EXIT_DONE, EXIT_NO
@@ -21,6 +22,11 @@ from rmqpy.cli.upgrade.base.options import (
 )
 from rmqpy.cli.upgrade.base.output import confirm, journal_json, print_result, show_plan
 from rmqpy.cli.upgrade.base.replicas import name_of, named
+from rmqpy.cli.upgrade.controllers import (
+    check_controller_configs,
+    refuse_known_group,
+    write_controller_configs,
+)
 from rmqpy.cli.upgrade.group.outcome import print_outcome
 from rmqpy.cli.upgrade.group.switching import switch_hosts
 from rmqpy.cli.upgrade.runbooks import print_runbook
@@ -29,6 +35,9 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
     from rmqpy.upgrade.steps.join_verdict import JoinVerdict
+
+
+_OF_CONTROLLERS = ("controllers", "controller_conf")
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -45,6 +54,9 @@ def add_verbs(verbs: Commands) -> None:
     )
     switch.add_argument(
         "--controllers", default="", metavar="HOST:PORT;...", help="controllerAddr, for controller"
+    )
+    switch.add_argument(
+        "--controller-conf", metavar="DIR", help="write the configuration of new controllers to DIR"
     )
     switch.add_argument("--peers", default="", metavar="ID-HOST:PORT;...", help="dLegerPeers")
     switch.add_argument(
@@ -80,8 +92,11 @@ def _switch(options: argparse.Namespace) -> int:
 
     to_controller = options.to == CONTROLLER
     if options.runbook:
-        return print_runbook(options, controller_runbook if to_controller else switch_runbook)
+        to_controllers = partial(controller_runbook, controllers=options.controllers)
+        return print_runbook(options, to_controllers if to_controller else switch_runbook)
     _check_destination(options)
+    if options.controller_conf is not None:
+        check_controller_configs(options.controllers, options.controller_conf)
     names = [name_of(text) for text in options.replica]
     switch = SwitchOptions(
         peers=options.peers,
@@ -91,10 +106,10 @@ def _switch(options: argparse.Namespace) -> int:
     )
     context = plan_context_of(options, switch)
     if to_controller:
-        from rmqpy.cli.upgrade.controllers import refuse_known_group
-
         names = [each.setting("brokerName") for each in context.group.surveys]
         refuse_known_group(options.controllers, [*dict.fromkeys(filter(None, names))])
+        if options.controller_conf is not None and not options.dry_run:
+            write_controller_configs(options.controllers, options.controller_conf)
     if options.given_group is not None and not options.given_group.file.is_local:
         return switch_hosts(options, options.given_group, context)
     if options.dry_run:
@@ -115,7 +130,7 @@ def _check_destination(options: argparse.Namespace) -> None:
             "--to controller: found no --controllers, expected the addresses of the controller;"
             " add --controllers HOST:PORT, with a semicolon between several"
         )
-    other = ("peers", "self_id", "group") if options.to == CONTROLLER else ("controllers",)
+    other = ("peers", "self_id", "group") if options.to == CONTROLLER else _OF_CONTROLLERS
     given = [f"--{name.replace('_', '-')}" for name in other if getattr(options, name)]
     if given:
         raise RmqError(

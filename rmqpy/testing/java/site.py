@@ -22,7 +22,7 @@ from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, write_p
 
 READY = re.compile(rb"boot success")
 CONTROLLER_READY = re.compile(rb"ControllerManager boot success")
-LOG_KINDS = ("broker", "namesrv", "tools")
+LOG_KINDS = ("broker", "namesrv", "controller", "tools")
 LOGBACK = """<configuration>
   <appender name="file" class="{appender}">
     <file>{log}</file>
@@ -89,6 +89,13 @@ class JavaSite:
         server = self._server(name, "namesrv", main, port)
         server.ready = CONTROLLER_READY
         return server
+
+    def mqcontroller(self, name: str, conf: Path, controller_port: int) -> ServerProcess:
+        """Return a controller of 5.x on its own. Its data are below ``root``, unless the
+        configuration says where.
+        """
+        main = ["org.apache.rocketmq.controller.ControllerStartup", "-c", str(conf)]
+        return self._server(name, "controller", main, controller_port)
 
     def broker(self, name: str, spec: BrokerSpec) -> ServerProcess:
         directory = self.root / name

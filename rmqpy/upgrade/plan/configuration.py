@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from rmqpy.config.properties_file import decode_properties_bytes, format_properties
 from rmqpy.model.files import FileSystem
@@ -47,6 +47,28 @@ def controller_keys(addresses: str, *, all_acknowledge: bool) -> dict[str, str]:
     """
     keys = {"enableControllerMode": "true", "controllerAddr": addresses}
     return keys | ({"allAckInSyncStateSet": "true"} if all_acknowledge else {})
+
+
+def controller_configs(addresses: Sequence[str]) -> dict[str, str]:
+    """Return the text of the configuration of each new controller at these addresses, by the name
+    of its file, for ``sh bin/mqcontroller -c FILE``.
+
+    Brokers reach a controller at the port of its DLedger group (DLedgerController of 5.3.3).
+    """
+    ids = [f"n{number}" for number in range(len(addresses))]
+    peers = ";".join(f"{each}-{address}" for each, address in zip(ids, addresses, strict=True))
+    configs = {}
+    for each, address in zip(ids, addresses, strict=True):
+        keys = {
+            "controllerDLegerGroup": "controllers",
+            "controllerDLegerPeers": peers,
+            "controllerDLegerSelfId": each,
+            "enableElectUncleanMaster": "false",
+        }
+        head = f"# The controller at {address}. Its data folder must be new: ~/DLedgerController,"
+        head += "\n# or controllerStorePath, which two controllers on one host need.\n"
+        configs[f"controller-{each}.conf"] = head + format_properties(keys)
+    return configs
 
 
 def rewritten_config(
