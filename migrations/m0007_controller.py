@@ -8,6 +8,9 @@ handshake of 5.x compares their logs. It begins at the smallest offset that any 
 Java finds the common end of two logs only by epochs that begin at the same offset
 (EpochFileCache.findConsistentPoint of 5.3.3).
 
+The offsets of an earlier controller in ``checkpoint`` (what its master had flushed, what its group
+had confirmed) are cleared: a store of 4.9 has none, and 4.9 keeps those that 5.x has written.
+
 The roles in broker.conf go, because the controller gives them, and so do the keys of DLedger, with
 which a 5.x broker in controller mode ends.
 """
@@ -39,6 +42,8 @@ FROM = frozenset((GroupState.ALIGNED, GroupState.SEALED))
 TO: GroupState | None = GroupState.CONTROLLED
 REASON = "a controller elects a replica whose log nothing else has compared"
 
+_OFFSETS = slice(24, 40)
+"""masterFlushedOffset and confirmPhyOffset of ``checkpoint`` (StoreCheckpoint of 5.3.3)."""
 _CHECKS = ("config-shown", "same-sizes", "same-group", "controller-flags")
 
 
@@ -144,4 +149,15 @@ def _plan_replica(context: PlanContext, replica: Replica, keys: dict[str, str]) 
             "the controller instead of fixed roles",
         ),
     ]
+    ops += _cleared_checkpoint(context, survey)
     return switch_part(replica, [*ops], [f"{key}={value}" for key, value in keys.items()])
+
+
+def _cleared_checkpoint(context: PlanContext, survey: Survey) -> Iterator[Write]:
+    path = context.paths_of(survey).checkpoint
+    data = context.files.read_bytes(path) if context.files.exists(path) else b""
+    if any(data[_OFFSETS]):
+        cleared = bytearray(data)
+        cleared[_OFFSETS] = bytes(len(data[_OFFSETS]))
+        why = "no offsets of an earlier controller"
+        yield Write.of(path, digest_of(data), bytes(cleared), why)

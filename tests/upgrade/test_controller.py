@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import socketserver
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,20 @@ def test_every_member_gets_the_same_epoch_and_loses_its_role(
         assert run(f"rollback {member}")[0] == 0
         assert content_of(classic / member) == before[member]
         assert (classic / f"{member}.conf").read_bytes() == confs[member]
+
+
+def test_offsets_of_an_earlier_controller_are_cleared(classic: Path, run: RunUpgrade) -> None:
+    """4.9 keeps what 5.x wrote into its checkpoint; here the group has confirmed more since."""
+    write_confs(classic, ROLES)
+    path = classic / "n1/checkpoint"
+    kept = path.read_bytes()
+    stale = kept[:24] + struct.pack(">qq", 4096, 1 << 40) + kept[40:]
+    path.write_bytes(stale)
+    assert run(SWITCH)[0] == 0
+    assert path.read_bytes() == kept
+    code, printed, err = run(f"check {SHOWN}")
+    assert code == 0 and "confirm-offset" not in printed, printed + err
+    assert run("rollback n1")[0] == 0 and path.read_bytes() == stale
 
 
 @pytest.mark.parametrize(
