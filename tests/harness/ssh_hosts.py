@@ -14,8 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -76,6 +77,7 @@ class SshHosts:
     gateway: str
     spaces: dict[str, str]
     addresses: dict[str, str]
+    sshds: dict[str, subprocess.Popen[bytes]]
 
     def inside(self, name: str) -> list[str]:
         """Return the words before a command that is to run on a host."""
@@ -89,6 +91,42 @@ class SshHosts:
             for name in self.spaces
         )
 
+    def lose(self, name: str) -> int:
+        """End the sshd of a host and everything that it has started; return how many processes."""
+        found = subprocess.run(
+            ["ip", "netns", "pids", self.spaces[name]], capture_output=True, check=True
+        )
+        for pid in found.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+        self.sshds[name].wait()
+        return len(found.stdout.split())
+
+    def bring_back(self, name: str) -> None:
+        """Start the sshd of a host again."""
+        self.sshds[name] = _start_sshd(self.folder, name, self.spaces[name], self.addresses[name])
+
+
+def once_when(happened: Callable[[], bool], act: Callable[[], int]) -> Callable[[], int]:
+    """Call ``act`` once, as soon as ``happened`` is true; return a function that ends the waiting
+    and returns the result, or 0.
+    """
+    over, counts = threading.Event(), [0]
+
+    def run() -> None:
+        while not over.wait(0.01) and not counts[0]:
+            if happened():
+                counts[0] = act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def joined() -> int:
+        over.set()
+        thread.join()
+        return counts[0]
+
+    return joined
+
 
 @contextmanager
 def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
@@ -99,7 +137,7 @@ def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
     spaces = {name: f"{mark}{name}" for name in names}
     addresses = {name: f"{subnet}.{number}" for number, name in enumerate(names, 1)}
     _make_keys(folder)
-    sshds: list[subprocess.Popen[bytes]] = []
+    sshds: dict[str, subprocess.Popen[bytes]] = {}
     try:
         _ip(f"link add {bridge} type bridge")
         _ip(f"addr add {subnet}.254/24 dev {bridge}")
@@ -107,8 +145,8 @@ def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
         for name, space in spaces.items():
             _make_space(space, bridge, f"{addresses[name]}/24")
             _give_users(NETNS / space, folder)
-            sshds.append(_start_sshd(folder, name, space, addresses[name]))
-        yield SshHosts(folder, f"{subnet}.254", spaces, addresses)
+            sshds[name] = _start_sshd(folder, name, space, addresses[name])
+        yield SshHosts(folder, f"{subnet}.254", spaces, addresses, sshds)
     finally:
         for space in spaces.values():
             found = subprocess.run(["ip", "netns", "pids", space], capture_output=True, check=False)
@@ -117,7 +155,7 @@ def ssh_hosts(folder: Path, names: tuple[str, ...]) -> Iterator[SshHosts]:
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
             shutil.rmtree(NETNS / space, ignore_errors=True)
         subprocess.run(["ip", "link", "del", bridge], capture_output=True, check=False)
-        for sshd in sshds:
+        for sshd in sshds.values():
             sshd.wait()
 
 

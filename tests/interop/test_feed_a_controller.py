@@ -226,3 +226,13 @@ def test_a_controller_group_takes_over_a_group_that_feeds_it(feeding: Feeding) -
     starts = [each.start_offset for each in feed.epochs]
     assert kept == tuple(map(Epoch, epochs, [*starts, end]))
     assert main(["store", "fsck", str(feeding.java.store)]) == 0
+
+    # What makes it unsafe: the fence was in memory, so members that are started again elect a
+    # leader, and it accepts messages that the new master has not.
+    for member in MEMBERS:
+        if member != first:
+            group.servers[member].start()
+    feeding.send()
+    assert group.leader() != first
+    found = events_of(feeding.probe.run("dump", topic="T", timeout_s=60), "message")
+    assert len({event["msgId"] for event in found}) == feeding.sent - COUNT, "without 5.3.3's own"

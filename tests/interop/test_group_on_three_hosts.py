@@ -14,13 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from attrs import define
 from harness.interop import MEMBERS, PATIENCE_SECONDS, ROLES, InteropServers
-from harness.ssh_hosts import SSH_PORT, SshHosts, missing, ssh_hosts
+from harness.ssh_hosts import SSH_PORT, SshHosts, missing, once_when, ssh_hosts
 
 from rmqpy.cli import main
 from rmqpy.cli.upgrade.group.outcome import rows_by_name
@@ -222,26 +222,6 @@ def await_log_of_slave(hosts: SshHosts) -> None:
         time.sleep(0.1)
 
 
-def cut_while(path: Path, cut: Callable[[], int]) -> Callable[[], int]:
-    """Cut all connections once, when ``path`` exists; return a function that returns how many."""
-    over, counts = threading.Event(), [0]
-
-    def run() -> None:
-        while not over.wait(0.01) and not counts[0]:
-            if path.exists():
-                counts[0] = cut()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def joined() -> int:
-        over.set()
-        thread.join()
-        return counts[0]
-
-    return joined
-
-
 @define
 class Running:
     """A master and its slave that run on their hosts, a third broker, and a probe."""
@@ -299,7 +279,8 @@ def test_a_group_on_three_hosts_there_and_back(
         port, init = SERVE_PORT, served(three, members, commands, serving)
     command(f"rmqpy upgrade {shlex.join(init)}")  # 1
     add_commands(three, commands)
-    cut = cut_while(three.folder / "plan.json", lambda: three.cut_connections(port))
+    plan = three.folder / "plan.json"
+    cut = once_when(plan.exists, lambda: three.cut_connections(port))
     capsys.readouterr()
     code = main(["upgrade", "run", "--until", "dledger", "--yes"])  # 2
     shown = capsys.readouterr()
