@@ -128,7 +128,11 @@ HELP = {
         f"upgrade verify {GROUP} --out certificate.json --key secret",
         no="the stores are not equal",
     ),
-    "upgrade status": _help("upgrade status", f"upgrade status {GROUP}", no="a plan is half done"),
+    "upgrade status": _help(
+        "upgrade status",
+        f"upgrade status {GROUP}",
+        no="a person must look at the group, or a plan is half done",
+    ),
     "upgrade serve": _help(f"upgrade serve {DIR} --host 10.0.0.1 --token-file token"),
     "upgrade agent": _help("upgrade agent"),
     "rehearse": _help(

@@ -169,6 +169,23 @@ def test_run_starts_and_stops_brokers_with_the_commands_of_the_group(
     assert code == 0 and state_of(run) == "proven", (out, err)
 
 
+def test_a_new_member_needs_its_directory(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    (lagging / "n2").rmdir()
+    code, out, _ = run("status")
+    assert code == 2 and f"\nn2: {lagging}/n2: found no directory" in out
+    assert "if this is a new member, create it" in out
+
+
+@pytest.mark.slow
+def test_one_part_of_the_plan_of_a_group(lagging: Path, run: RunUpgrade) -> None:
+    run(f"init {CONFS}")
+    assert run("plan")[0] == 0
+    code, _, err = run("apply --node n22")
+    assert code == 1 and "found no part for n22 in the plan" in err and "did you mean n2?" in err
+    assert run("apply --node n2")[0] == 0 and state_of(run) == "aligning"
+
+
 @pytest.mark.slow
 def test_finalize_after_the_way_back(
     joined: Path, run: RunUpgrade, holders: Callable[[Path], None]

@@ -220,6 +220,25 @@ def test_the_status_of_a_member_is_understood() -> None:
     assert any("n1: follows n0 in term 4" in text for text in texts)
 
 
+def test_a_master_that_was_a_member_leads_no_group() -> None:
+    """``leave`` keeps the peers in the configuration, and clears the flag."""
+
+    class Master:
+        name = "a:1"
+
+        def settings(self) -> tuple[dict[str, str], str]:
+            keys = {"enableDLegerCommitLog": "false", "brokerId": "0", "dLegerSelfId": "n0"}
+            return {**keys, "dLegerPeers": PEERS}, "the running broker"
+
+        def call(self, code: RequestCode) -> None:
+            return None
+
+    found = member_of_broker(cast(BrokerSource, Master()))
+    assert (found.role, found.peers) == ("", "") and "it is no member" in found.unknown
+    text = "\n".join(explain_election(facts(found)).lines())
+    assert "leads" not in text and "it is no member of a DLedger group" in text
+
+
 @pytest.mark.slow
 def test_a_broker_that_reports_no_terms_is_named(live: LiveBroker, run: Callable[..., Ran]) -> None:
     ran = run("why", "election", live.address, "127.0.0.1:1")

@@ -24,6 +24,7 @@ NOT_CONTENT = frozenset(("lock", "lost+found"))
 DERIVED = ("consumequeue", "index", "config")
 STARTED = frozenset((*NOT_CONTENT, "abort", "checkpoint", "config", "consumequeue", "index"))
 """What a broker that has no message yet may have written."""
+NO_DIRECTORY = "no directory"
 EMPTY = "an empty directory"
 WITHOUT_LOG = "the directory of a broker that has no log yet"
 SEND_FIRST = "start the broker: a master has a log from its first message on, a slave copies one"
@@ -63,6 +64,8 @@ def check_store_root(
             return
     found, remedy = (WITHOUT_LOG, SEND_FIRST) if is_started else _described(files, root, names)
     expected = f"{EXPECTED}{', or an empty directory' if may_be_empty else ''}"
+    if may_be_empty and found == NO_DIRECTORY:
+        remedy += "; if this is a new member, create it"
     raise StoreError(root, found, expected, remedy)
 
 
@@ -92,7 +95,7 @@ def _described(files: FileSystem, root: str, names: list[str]) -> tuple[str, str
     """Return what ``root`` is instead of a store, and the remedy."""
     parent = root.rpartition("/")[0]
     if not files.is_dir(root):
-        what = "a file" if files.exists(root) else "no directory"
+        what = "a file" if files.exists(root) else NO_DIRECTORY
         return what, f"{GIVE_ROOT}; if it is on another file system, mount that first"
     if not names:
         return EMPTY, f"{GIVE_ROOT}; if it is a mount point, mount its file system"

@@ -92,7 +92,9 @@ def _apply(options: argparse.Namespace) -> int:
     if options.given_group is not None and options.node is None:
         return apply_group(options, options.given_group)
     context = plan_context_of(options)
-    plan, node = signed_plan(options.plan, read_secret(options.key)), options.node or ""
+    group = options.given_group
+    path = options.plan or (str(group.plan) if group is not None else None)
+    plan, node = signed_plan(path, read_secret(options.key)), options.node or ""
     node_context = context.node_context(replica_of(context, plan.node(node)))
     check_given_up(plan, options.give_up, plan.node(node).replica)
     if options.dry_run:

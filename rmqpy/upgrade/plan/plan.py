@@ -17,6 +17,7 @@ from attrs import define, field
 
 from rmqpy.audit.replicas.certificate import signature_of
 from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import Op, op_from_json, op_to_json
 
@@ -83,8 +84,11 @@ class Plan:
         for node in self.nodes:
             if name in (node.replica, node.root):
                 return node
-        known = ", ".join(node.replica for node in self.nodes)
-        raise RmqError(f"the plan has no part for {name}; it has parts for {known}")
+        known = [node.replica for node in self.nodes]
+        raise RmqError(
+            f"found no part for {name} in the plan, expected one of {', '.join(known)}; correct the"
+            f" name{did_you_mean(name, known)}"
+        )
 
     @property
     def is_empty(self) -> bool:

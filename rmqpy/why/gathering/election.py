@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from attrs import evolve
 
@@ -19,6 +19,12 @@ from rmqpy.why.sources.directory import StoreDirectorySource
 from rmqpy.why.sources.live import BrokerSource
 
 __all__ = ["member_of_broker", "member_of_directory"]
+
+NO_MEMBER: Final = "it is no member of a DLedger group (enableDLegerCommitLog is not set)"
+ROLE_ONLY: Final = (
+    "a Java broker does not report term, vote, and log; its role is that of its brokerId. Run this"
+    " on its directory"
+)
 
 
 def member_of_directory(source: StoreDirectorySource) -> VoterFacts:
@@ -78,8 +84,10 @@ def member_of_broker(source: BrokerSource) -> VoterFacts:
     )
     answer = source.call(RequestCode.RMQPY_DLEDGER_STATUS)
     status = loads(answer.body) if answer is not None else None
+    if not isinstance(status, dict) and settings.get("enableDLegerCommitLog") != "true":
+        return VoterFacts(name=source.name, self_id="", unknown=NO_MEMBER)  # leave keeps the peers
     if not isinstance(status, dict):
-        return evolve(known, role=_java_role(settings), unknown=_unknown(settings))
+        return evolve(known, role=_java_role(settings), unknown=ROLE_ONLY)
     return evolve(
         known,
         self_id=str(status["self"]),
@@ -110,12 +118,3 @@ def _java_role(settings: Any) -> str:
     if settings.get("brokerId") == "-1":
         return "CANDIDATE"  # it has followed no leader since its start
     return "LEADER" if settings.get("brokerId") == "0" else "FOLLOWER"
-
-
-def _unknown(settings: Any) -> str:
-    if settings.get("enableDLegerCommitLog") != "true":
-        return "it is no member of a DLedger group (enableDLegerCommitLog is not set)"
-    return (
-        "a Java broker does not report term, vote, and log; its role is that of its brokerId. Run"
-        " this on its directory"
-    )

@@ -37,7 +37,7 @@ def group_lines(
     for each in view.facts.members:
         for text in (each.problem, each.damage):
             if text:
-                yield f"{each.name}: {text}"
+                yield f"{each.name}: {text.removeprefix(f'{each.name}: ')}"
     yield from view.contradictions
     yield f"next: {command_of(step, view.facts)} ({TEXTS[step]})"
     yield f"way back: {state.back}"
