@@ -256,7 +256,7 @@ def measure_classic(work: Path, gigabytes: float, shape: Shape) -> dict[str, dic
             runner.row("prepare, n1 empty", "prepare --rate 0")
         else:
             runner.step("forget", lambda: shutil.rmtree(learned_folder(str(work / "n0"))))
-        runner.step(f"plan, {state}", lambda: plan(runner))
+        runner.step(f"plan for apply, {state}", lambda: plan(runner))
         runner.row(f"apply, {state}", "apply --plan plan.json --node n1")
     return runner.rows
 

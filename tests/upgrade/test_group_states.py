@@ -15,13 +15,22 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
 from rmqpy.upgrade.group.detection import GroupFacts, PlanFacts, ProofFacts, detect_state
 from rmqpy.upgrade.group.member_stage import MemberStage, stage_of
-from rmqpy.upgrade.group.states import BACKWARD, FORWARD, STATES, TEXTS, NextStep, reaches
+from rmqpy.upgrade.group.states import (
+    BACKWARD,
+    FORWARD,
+    STATES,
+    TEXTS,
+    NextStep,
+    explanation,
+    reaches,
+)
 from rmqpy.upgrade.steps.planning import ALIGN, CONTROLLER, LEAVE, LEAVE_CONTROLLER, SWITCH
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
 BY_NAME = {state.name: state for state in STATES}
 
 STOPPED: dict[str, Any] = {"mode": Mode.CLASSIC, "end": 100}
+BY_CONTROLLER = ("handed-over", "controller-starting", "controller-halted")
 RUNS = {**STOPPED, "running": True}
 ALIGNED = {
     **STOPPED,
@@ -171,6 +180,12 @@ def test_any_facts_have_a_state(
 def test_an_empty_member_is_said_to_be_empty_with_and_without_the_flag() -> None:
     for row in (FRESH, {"mode": Mode.EMPTY}):
         assert stage_of(group([row], {}).members[0]) is MemberStage.EMPTY
+
+
+def test_only_a_controller_group_is_told_of_its_controller() -> None:
+    for state in STATES:
+        text = explanation(NextStep.START, state)
+        assert ("controller" in text) is (state.name in BY_CONTROLLER), state.name
 
 
 def test_only_running_groups_are_said_to_be_served() -> None:

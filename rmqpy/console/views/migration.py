@@ -19,9 +19,9 @@ from rmqpy.upgrade.group.states import (
     HALTED,
     PROVEN,
     STATES,
-    TEXTS,
     NextStep,
     State,
+    explanation,
 )
 
 __all__ = ["MIGRATION_VERBS", "MigrationPage", "MigrationStep", "MigrationVerb", "migration_page"]
@@ -110,7 +110,7 @@ def migration_page(status: Mapping[str, Any]) -> MigrationPage:
         members=objects_in(status.get("members")),
         contradictions=[str(each) for each in texts],
         forward=str(status.get("command", "")),
-        forward_text=TEXTS[step] if step is not None else "",
+        forward_text=explanation(step, state) if step is not None and state is not None else "",
         has_next=step not in idle and not texts,
         has_back=returning not in (*idle, step) and not texts,
     )

@@ -33,8 +33,7 @@ class NextStep(Enum):
 
 TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.STOP: "those that run: the master first, then the slaves",
-    NextStep.START: "those that do not run; a master before its slaves, and in a controller group"
-    " the controller, one member, and the others when it is the master",
+    NextStep.START: "those that do not run; a master before its slaves",
     NextStep.PLAN: "compare the members and write what makes them equal",
     NextStep.APPLY: "carry out the plan; nothing is lost, everything is journaled",
     NextStep.SWITCH: "close the old log and write the DLedger settings of all members",
@@ -349,6 +348,17 @@ STATES: Final = (
 )
 ONLY_ROLLBACK_LEADS_BACK: Final = (SWITCHING, SWITCHED, LEAVING, HANDING_OVER, HANDED_OVER)
 """Without the undo records, a group in these states has no way back."""
+
+
+WITH_CONTROLLER: Final = (HANDED_OVER, CONTROLLER_STARTING, CONTROLLER_HALTED)
+"""The states in which the brokers start under a controller of 5.x."""
+
+
+def explanation(step: NextStep, state: State) -> str:
+    """Return the explanation of the next step of a group in ``state``."""
+    if step is NextStep.START and state in WITH_CONTROLLER:
+        return "the controller, one member, and the others when it is the master"
+    return TEXTS[step]
 
 
 def is_back(target: State) -> bool:

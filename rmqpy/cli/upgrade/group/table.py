@@ -27,7 +27,7 @@ def group_lines(
     group: GroupFile, view: GroupView, step: NextStep, roles: Roles, now_ms: int
 ) -> Iterator[str | Rows]:
     """Yield the state, the table, and the next step."""
-    from rmqpy.upgrade.group.states import TEXTS
+    from rmqpy.upgrade.group.states import explanation
 
     state = view.state
     yield f"group {group.broker}: {state.name}; {state.meaning}"
@@ -39,16 +39,16 @@ def group_lines(
             if text:
                 yield f"{each.name}: {text.removeprefix(f'{each.name}: ')}"
     yield from view.contradictions
-    yield f"next: {command_of(step, view.facts)} ({TEXTS[step]})"
+    yield f"next: {command_of(step, view.facts)} ({explanation(step, view.state)})"
     yield f"way back: {state.back}"
 
 
 def state_lines(group: GroupFile, view: GroupView, step: NextStep) -> Iterator[str]:
     """Yield the state and the next command."""
-    from rmqpy.upgrade.group.states import TEXTS
+    from rmqpy.upgrade.group.states import explanation
 
     yield f"group {group.broker}: {view.state.name}; {view.state.meaning}"
-    yield f"next: {command_of(step, view.facts)} ({TEXTS[step]})"
+    yield f"next: {command_of(step, view.facts)} ({explanation(step, view.state)})"
 
 
 def state_json(group: GroupFile, view: GroupView, step: NextStep) -> dict[str, Any]:
