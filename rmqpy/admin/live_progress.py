@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from attrs import define, field
@@ -15,7 +17,7 @@ from attrs import define, field
 from rmqpy.admin.command import CommandContext, UsageError
 from rmqpy.broker.replication.switch_protocol import Phase
 from rmqpy.model.errors import RmqError
-from rmqpy.model.text import format_bytes
+from rmqpy.model.text import format_bytes, format_duration
 
 POLL_S: Final = 0.05
 INTERVAL_S: Final = 1.0
@@ -52,6 +54,36 @@ def rate_of(call: CommandContext) -> int | None:
     return int(rate) << 20
 
 
+def rehearsed_ms(call: CommandContext, group: str) -> int | None:
+    """Return when the rehearsal in the directory of ``--rehearsed`` ended; None without it. Raises
+    UsageError unless it is one of this group that ended in ready.
+    """
+    folder = call.args.optional("rehearsed")
+    if folder is None:
+        return None
+    path = Path(folder) / "report.json"
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        name, ready, at_ms = report["brokerName"], report["ready"], int(report["verified_ms"])
+    except OSError as error:
+        raise UsageError(
+            f"--rehearsed {folder}: found no report ({error}), expected the --dir of rmqpy rehearse"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{path}: found no report of a rehearsal ({error!r}), expected one; repeat rmqpy"
+            " rehearse"
+        ) from None
+    if name != group:
+        raise UsageError(f"{path}: found a rehearsal of {name}, expected one of {group}")
+    if ready is not True:
+        raise UsageError(
+            f"{path}: found a rehearsal that ended in NOT READY, expected READY; its report has the"
+            " reasons"
+        )
+    return at_ms
+
+
 @define(slots=True)
 class ChangeProgress:
     """The progress of ``change`` ("switch" or "leave"), by the brokers at ``members``, of which
@@ -64,6 +96,8 @@ class ChangeProgress:
     members: Mapping[str, str]
     """The addresses of the brokers by their ids in the plan."""
     ask: Ask
+    proof_ms: int | None = None
+    """When the group was last rehearsed, if that is known."""
     _unread_bytes: int | None = field(default=None, init=False)
 
     async def follow(self, number: str) -> Status:
@@ -81,7 +115,9 @@ class ChangeProgress:
             await asyncio.sleep(POLL_S)
 
     async def line(self, status: Status) -> str:
-        """Return the line: state, what is left to read, rate, lag, throttle, and time left."""
+        """Return the line: state, what is left to read, rate, time left, lag, age of the proof, and
+        throttle.
+        """
         parts = [f"{self.change}: {status['phase']}"]
         found = []
         for address in self.members.values():
@@ -97,6 +133,9 @@ class ChangeProgress:
         ends = [each["end"] for each in found if "end" in each]
         if ends:
             parts.append(f"lag {format_bytes(max(ends) - min(ends))}")
+        if self.proof_ms is not None:
+            age_s = max(0.0, time.time() - self.proof_ms / 1000)
+            parts.append(f"rehearsed {format_duration(age_s)} ago")
         if throttle := max((each.get("throttle_bytes") or 0 for each in found), default=0):
             parts.append(f"throttled to {format_bytes(throttle)}/s")
         if status.get("postponed"):

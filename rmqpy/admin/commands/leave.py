@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import MemberFence, fence_member
-from rmqpy.admin.live_progress import ChangeProgress, Status, control_of, rate_of
+from rmqpy.admin.live_progress import ChangeProgress, Status, control_of, rate_of, rehearsed_ms
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.leave_protocol import SLAVE, has_majority
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
@@ -40,7 +40,9 @@ async def leave(call: CommandContext) -> CommandResult:
     """
     name, address = call.args.text("brokerName"), call.args.text("target")
     brokers = await addresses_with(call, name, address)
-    progress = ChangeProgress(call, "leave", address, {SLAVE: address}, partial(_ask, call))
+    progress = ChangeProgress(
+        *(call, "leave", address, {SLAVE: address}, partial(_ask, call)), rehearsed_ms(call, name)
+    )
     if (rate := rate_of(call)) is not None:
         await _ask(call, address, "throttle", rate=rate)
     if (step := control_of(call)) is not None:
@@ -225,6 +227,7 @@ COMMANDS = (
             option("u", "resume", "end a postponement", flag=True),
             option("r", "rate", "MiB of the log that the slave copies per second before (0: all)"),
             option("x", "abort", "abort a leave that is not decided", flag=True),
+            option("d", "rehearsed", "the --dir of rmqpy rehearse: its age is shown meanwhile"),
             option(
                 "o",
                 "shorter",

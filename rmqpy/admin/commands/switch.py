@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_of, option
-from rmqpy.admin.live_progress import ChangeProgress, control_of, rate_of
+from rmqpy.admin.live_progress import ChangeProgress, control_of, rate_of, rehearsed_ms
 from rmqpy.admin.output import CommandResult
 from rmqpy.broker.replication.switch_protocol import Phase, SwitchPlan
 from rmqpy.config.keys import parse_dledger_peers
@@ -33,6 +33,7 @@ async def switch(call: CommandContext) -> CommandResult:
     the switch was aborted.
     """
     name = call.args.text("brokerName")
+    proof_ms = rehearsed_ms(call, name)
     brokers = await addresses_of(call, name)
     master = brokers.get(MASTER_ID)
     if master is None:
@@ -46,7 +47,7 @@ async def switch(call: CommandContext) -> CommandResult:
         status = await _last_switch(call, addresses, step)
         if step == "resume" and status["phase"] == Phase.PREPARING.value:
             names = {str(each): address for each, address in brokers.items()}
-            progress = ChangeProgress(call, "switch", master, names, partial(_ask, call))
+            progress = ChangeProgress(call, "switch", master, names, partial(_ask, call), proof_ms)
             status = await progress.follow(status["switch"])
         return _report(name, status)
     peers = call.args.optional("peers")
@@ -78,7 +79,7 @@ async def switch(call: CommandContext) -> CommandResult:
         member=plan.coordinator,
         postpone=call.args.has("postpone"),
     )
-    progress = ChangeProgress(call, "switch", master, plan.brokers, partial(_ask, call))
+    progress = ChangeProgress(call, "switch", master, plan.brokers, partial(_ask, call), proof_ms)
     return _report(name, await progress.follow(plan.switch))
 
 
@@ -202,6 +203,7 @@ COMMANDS: Sequence[Command] = (
             option("u", "resume", "end a postponement", flag=True),
             option("r", "rate", "MiB of the log that a broker reads per second before it (0: all)"),
             option("x", "abort", "abort a switch that is not decided", flag=True),
+            option("d", "rehearsed", "the --dir of rmqpy rehearse: its age is shown meanwhile"),
         ),
         ours=True,
     ),
