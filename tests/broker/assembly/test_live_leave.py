@@ -518,6 +518,40 @@ def test_a_slave_that_lags_catches_up_before_requests_wait(
     in_group(tmp_path, main)
 
 
+@pytest.mark.slow
+def test_a_slow_preparation_of_a_level_slave_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine every preparation took longer than two seconds, and began again. What the
+    leader has ages only after its last member has answered.
+    """
+    monkeypatch.setattr(leave_slave, "AGED_MS", 0)
+    prepare, prepared = leave_member.LeavingMember._prepare, 0
+
+    def watched(member: leave_member.LeavingMember, plan: SwitchPlan, self_id: str) -> None:
+        nonlocal prepared
+        prepared += 1
+        assert prepared <= 3, "one preparation of each member"
+        prepare(member, plan, self_id)
+
+    monkeypatch.setattr(leave_member.LeavingMember, "_prepare", watched)
+
+    async def main(group: FollowedGroup) -> None:
+        leaving, slave = group.leader._parts.leaving, group.slave.broker.store
+        group.load(group.leader.address)
+        await group.sent(100)
+        await group.stop_load()
+        assert isinstance(leaving, leave_member.LeavingMember)
+        stream = leaving._parts.stream
+        assert stream is not None
+        await until(lambda: slave.reader.max_queue_offset("T", 0) > 0 and stream.is_complete)
+        await until(lambda: slave.log.max_offset == stream.end)
+        assert await group.leave("--apply") == 0
+        assert prepared == 3
+
+    in_group(tmp_path, main)
+
+
 def coordinator_of(group: FollowedGroup) -> LeaveCoordinator:
     leaving = group.slave._parts.leaving
     assert isinstance(leaving, leave_slave.LeavingSlave)
