@@ -13,9 +13,10 @@ size: sparse files of 1 GiB, each with one message and a filler. Eight tasks sen
     rmqpy admin leave --apply      that slave takes over
 
 The figure is the longest time between two acknowledged sends while the command runs and in the
-second after it. ``noise_ms`` is the same in the two seconds before the command, ``pause_ms`` is
-what the brokers report. The output is a JSON file with all runs, which a later call continues, and
-a table on stdout.
+second after it. ``at_ms`` is when that began, after the begin of the command. ``noise_ms`` is the
+same in the second before the command, ``pause_ms`` is what the brokers report. The old logs are on
+the disk before the brokers start, and the slave is level before the leave. The output is a JSON
+file with all runs, which a later call continues, and a table on stdout.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -52,9 +54,10 @@ OLD_TOPIC: Final = "old"
 QUEUE_OFFSET, PHYSICAL_OFFSET, STORE_TIMESTAMP = 20, 28, 56
 TASKS: Final = 8
 INTERVAL_S: Final = 0.005
-NOISE_S: Final = 2.0
+NOISE_S: Final = 1.0
 AFTER_S: Final = 1.0
-DEADLINE_S: Final = 90
+DEADLINE_S: Final = 300
+LEVEL_BYTES: Final = 64 << 10
 ATTEMPTS_MAX: Final = 10
 GROUP: Final = "broker-a"
 CHANGES: Final = ("switch", "leave")
@@ -72,6 +75,7 @@ class Run:
     pause_ms: int
     acknowledged: int
     failed: int
+    at_ms: int = 0
 
 
 def write_old_log(store: Path, gigabytes: int, now_ms: int) -> None:
@@ -136,10 +140,13 @@ class Load:
             while len(self.times) < count:
                 await asyncio.sleep(0.01)
 
-    def gap_ms(self, begin: float, end: float) -> float:
-        """Return the longest time without an acknowledgement in this interval."""
+    def gap(self, begin: float, end: float) -> tuple[float, float]:
+        """Return the longest time without an acknowledgement in this interval, in ms, and when it
+        began.
+        """
         inside = [begin, *(each for each in self.times if begin < each < end), end]
-        return 1000 * max(after - before for before, after in itertools.pairwise(inside))
+        pairs = itertools.pairwise(inside)
+        return max((1000 * (after - before), before) for before, after in pairs)
 
 
 @define(eq=False)
@@ -159,10 +166,14 @@ class LiveGroup:
     def namesrv(self) -> ServerProcess:
         return RmqpySite(self.root).namesrv("namesrv", self.ports[-1][3])
 
+    def write_old_logs(self) -> None:
+        for number in range(4):
+            write_old_log(self.root / f"store{number}", self.gigabytes, self.now_ms)
+        os.sync()
+
     def broker(self, number: int) -> ServerProcess:
         """Return the master (0), a slave, or the slave that takes over (3)."""
         store = self.root / f"store{number}"
-        write_old_log(store, self.gigabytes, self.now_ms)
         spec = BrokerSpec(
             port=self.ports[number].broker_port,
             namesrv=self.server,
@@ -197,12 +208,16 @@ class LiveGroup:
         return json.loads(out)
 
     async def until_ready(self, *arguments: str) -> None:
-        """Repeat a check until nothing prevents the change."""
+        """Repeat a check until nothing prevents the change, and a slave that takes over follows:
+        it copies the rest of the last old file, up to 1 GiB, before.
+        """
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:
-                    await self.admin(*arguments)
-                    return
+                    found = await self.admin(*arguments)
+                    if found.get("lag_bytes", 0) < LEVEL_BYTES:
+                        return
+                    await asyncio.sleep(0.2)
                 except RmqError as error:
                     print(f"  {str(error)[-300:]}", file=sys.stderr)
                     await asyncio.sleep(0.5)
@@ -210,10 +225,13 @@ class LiveGroup:
 
 async def measure(group: LiveGroup) -> list[Run]:
     """Switch a group, let it leave, and return both runs."""
-    with ExitStack() as stack:
+    group.write_old_logs()
+    with ExitStack() as stack, ThreadPoolExecutor() as starts:
         stack.enter_context(group.namesrv())
-        for number in range(3):
-            stack.enter_context(group.broker(number))
+        brokers = [group.broker(number) for number in range(3)]
+        for each in brokers:
+            stack.callback(each.kill)
+        list(starts.map(ServerProcess.start, brokers))
         settings = ProducerSettings(retries=0)
         async with Producer("live", group.server, settings=settings) as producer:
             load = Load(producer)
@@ -223,7 +241,9 @@ async def measure(group: LiveGroup) -> list[Run]:
                 await load.sent(200)
                 arguments = ["switch", "-m", GROUP, "--peers", group.peers]
                 runs = await changes(group, load, "switch", arguments)
-                target = stack.enter_context(group.broker(3))
+                target = group.broker(3)
+                stack.callback(target.kill)
+                await asyncio.to_thread(target.start)
                 arguments = ["leave", "-m", GROUP, "-t", target.address]
                 runs += await changes(group, load, "leave", arguments)
             finally:
@@ -261,15 +281,17 @@ async def change(group: LiveGroup, load: Load, name: str, arguments: list[str]) 
     end = time.monotonic()
     if load.failed[failed:]:
         print("  failed: " + "; ".join(load.failed[failed:][:3]), file=sys.stderr)
+    gap_ms, at = load.gap(begin, end)
     return Run(
         gigabytes=group.gigabytes,
         change=name,
         decided=status["phase"] in ("committed", "complete"),
-        gap_ms=round(load.gap_ms(begin, end), 1),
-        noise_ms=round(load.gap_ms(begin - NOISE_S, begin), 1),
+        gap_ms=round(gap_ms, 1),
+        noise_ms=round(load.gap(begin - NOISE_S, begin)[0], 1),
         pause_ms=status["pause_ms"],
         acknowledged=len(load.times) - sent,
         failed=len(load.failed) - failed,
+        at_ms=round(1000 * (at - begin)),
     )
 
 

@@ -62,13 +62,15 @@ async def leave(call: CommandContext) -> CommandResult:
             reasons += [f"{broker}: {problem}" for problem in found["problems"]]
     if plan is None or reasons or not call.args.has("apply"):
         members = [state.address for state in states if state.is_member]
+        lag = _lag_bytes(states, target)
         lines = [f"{address} would become the master of {name}, instead of {', '.join(members)}"]
         if reasons:
             lines += ["it cannot take over:", *(f"  {reason}" for reason in reasons)]
         else:
-            lines.append(f"nothing prevents it, {_lag(states, target)}; nothing was changed: add")
+            level = f"the slave lags by {format_bytes(lag)}" if lag else "the slave is level"
+            lines.append(f"nothing prevents it, {level}; nothing was changed: add")
             lines.append("--apply to leave")
-        value = {"members": members, "target": address, "reasons": reasons}
+        value = {"members": members, "target": address, "lag_bytes": lag, "reasons": reasons}
         return CommandResult(value, "\n".join(lines), bool(reasons))
     await _ask(
         *(call, address, "start"),
@@ -164,12 +166,10 @@ def _check_members(
         )
 
 
-def _lag(states: Sequence[MemberFence], target: MemberFence) -> str:
+def _lag_bytes(states: Sequence[MemberFence], target: MemberFence) -> int:
+    """Return the number of bytes that the slave lacks of the leader's log."""
     ends = [state.stream_end for state in states if state.stream_end is not None]
-    behind_bytes = max(0, max(ends, default=0) - target.end)
-    return (
-        f"the slave lags by {format_bytes(behind_bytes)}" if behind_bytes else "the slave is level"
-    )
+    return max(0, max(ends, default=0) - target.end)
 
 
 def _report(name: str, address: str, status: Mapping[str, Any]) -> CommandResult:

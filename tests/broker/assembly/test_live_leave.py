@@ -545,7 +545,10 @@ def test_a_slow_preparation_of_a_level_slave_is_not_repeated(
         stream = leaving._parts.stream
         assert stream is not None
         await until(lambda: slave.reader.max_queue_offset("T", 0) > 0 and stream.is_complete)
-        await until(lambda: slave.log.max_offset == stream.end)
+        log = slave.opened.classic
+        assert log is not None
+        await until(lambda: log.max_offset == log.flushed_offset == stream.end)
+        await until(lambda: not slave.dispatcher.behind_bytes)
         assert await group.leave("--apply") == 0
         assert prepared == 3
 
