@@ -9,10 +9,12 @@ live-changes.dot; a test compares them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from pathlib import Path
 from typing import Final, TypeVar
+
+from attrs import fields
 
 from rmqpy.broker.replication.leave_protocol import SLAVE, FrozenLog, LeaveCoordinator
 from rmqpy.broker.replication.switch_protocol import (
@@ -109,10 +111,16 @@ def stage_of(machine: Participant) -> str:
     return "as before" if machine.stage is None else machine.stage.value
 
 
+def content(machine: M) -> str:
+    """Return all that a machine knows; sets in an order that does not depend on the process."""
+    found = {each.name: getattr(machine, each.name) for each in fields(type(machine))}
+    return repr({k: sorted(v) if isinstance(v, Set) else v for k, v in found.items()})
+
+
 def transitions(machine: M, inputs: Mapping[str, Input[M]], state: Callable[[M], str]) -> Edges:
     """Return the transitions between the states that ``machine`` can reach."""
     edges: Edges = {}
-    seen, left = {repr(machine)}, [machine]
+    seen, left = {content(machine)}, [machine]
     while left:
         before = left.pop()
         for label, do in inputs.items():
@@ -123,8 +131,8 @@ def transitions(machine: M, inputs: Mapping[str, Input[M]], state: Callable[[M],
                 continue
             if state(after) != state(before):
                 edges.setdefault((state(before), state(after)), set()).add(label.partition("#")[0])
-            if repr(after) not in seen:
-                seen.add(repr(after))
+            if content(after) not in seen:
+                seen.add(content(after))
                 left.append(after)
                 assert len(seen) < STATES_MAX
     return edges
