@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from harness.controller import (
     LAGGING,
+    SENT,
     ControllerGroup,
     check_equal,
     controller_group,
@@ -104,6 +106,23 @@ def test_a_controller_takes_over_a_group_whose_brokers_were_killed(
         for member in group.brokers:
             assert main(["pipeline", "rebuild", str(group.store(member)), "--apply"]) == 0
     check_equal(group, before)
+
+
+def test_a_new_machine_is_served_from_the_first_offset(group: ControllerGroup) -> None:
+    """It is started after the master: with epoch 0 it gets the whole log, and no error."""
+    before = manifest(group.store("master"), group.root / "before.json")
+    hand_over(group)
+    shutil.rmtree(group.store("slave"))
+    for count, member in enumerate(("master", "slave"), 1):
+        group.start(member)
+        group.await_sync(count)
+    assert group.send(1000) == SENT
+    group.await_level()
+    group.stop_all()
+    assert group.logs("slave") == group.logs("master")
+    assert [each.number for each in epochs(group, "slave")] == [0, 1]
+    assert epochs(group, "slave") == epochs(group, "master")
+    upgrade("verify", f"master={group.store('master')}", "--before", before)
 
 
 def test_without_epochs_the_first_start_of_a_lagging_slave_loses_messages(
