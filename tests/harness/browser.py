@@ -15,7 +15,11 @@ import pytest
 from attrs import define, field
 
 playwright = pytest.importorskip("playwright.async_api", reason="Playwright is not installed")
+axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
 
+AXE = (resources.files(axe) / "axe.min.js").read_text("utf-8")
+
+WAIT_MS = 90_000
 SIZES = {"wide": (1280, 800), "narrow": (390, 800)}
 LOOKS = (("wide", "light"), ("wide", "dark"), ("narrow", "light"))
 
@@ -43,6 +47,7 @@ class Screens:
         context = await self.browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=theme
         )
+        context.set_default_timeout(WAIT_MS)
         page = await context.new_page()
         page.on("pageerror", lambda error: self.complaints.append(f"{path}: {error}"))
         page.on("console", lambda said: self._said(path, said))
@@ -56,8 +61,7 @@ class Screens:
 
     async def check(self, page: Any, path: str, size: str) -> None:
         """Check that a page is accessible, and not wider than the window."""
-        source = (resources.files("axe_playwright_python") / "axe.min.js").read_text("utf-8")
-        result = await page.evaluate(f"{source}\naxe.run()")
+        result = await page.evaluate(f"{AXE}\naxe.run({{resultTypes: ['violations']}})")
         violations = [
             f"{each['id']}: {node['html']}"
             for each in result["violations"]
