@@ -270,8 +270,11 @@ class QueueFlusher(_Flushing[QueueFlush]):
     and after a flush is done in slices, because there may be any number of them.
     """
 
+    held = False
+    """True if none may begin now: requests wait for a change that no flush may overlap."""
+
     def begin(self) -> None:
-        if self._running or self._stopped is not None:
+        if self._running or self.held or self._stopped is not None:
             return
         self._running = True
         Sliced(self._scheduler, self._store.queue_flush_steps(), self._taken).run()

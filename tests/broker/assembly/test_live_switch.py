@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -420,6 +421,46 @@ def test_nothing_is_held_before_the_log_is_on_the_disk(
         end = group.brokers[0].store.log.max_offset
         assert (await group.switch())["phase"] == "complete"
         assert held == [end]
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_nobody_repeats_the_decision_while_a_slave_exchanges_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slave that finished something first was asked again after 250 ms; requests waited.
+    No flush of the queues begins meanwhile.
+    """
+    is_quiet, answer = SwitchingBroker.is_quiet, live.LiveSwitch._answer_master
+    commits = 0
+    looks: Counter[int] = Counter()
+    held: set[bool] = set()
+
+    def busy_slave(running: SwitchingBroker) -> bool:
+        if commits and running.broker.identity.is_slave and running.store.opened.dledger is None:
+            held.add(running.broker.queue_flusher.held)
+            looks[id(running)] += 1
+            if looks[id(running)] < 30:
+                return False
+        return is_quiet(running)
+
+    def counted(switch: live.LiveSwitch, step: object, *rest: Any) -> Any:
+        nonlocal commits
+        commits += step == "commit"
+        return answer(switch, step, *rest)
+
+    monkeypatch.setattr(SwitchingBroker, "is_quiet", busy_slave)
+    monkeypatch.setattr(live.LiveSwitch, "_answer_master", counted)
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        assert (await group.switch())["phase"] == "complete"
+        assert commits == 2 and held == {True}
+        assert not any(each.broker.queue_flusher.held for each in group.brokers)
+        await check_nothing_is_lost(group)
 
     in_group(tmp_path, main)
 

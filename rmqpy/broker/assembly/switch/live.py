@@ -197,13 +197,16 @@ class LiveSwitch:
             raise refused(UNKNOWN_SWITCH)
         if step == SwitchStep.VOTE.value:
             deadline_ms = self._deps.scheduler.monotonic_ms() + AGREE_MS
+            if not participant.over:
+                self._local.hold_flushes()
             self._vote(participant, mark_of(body), deadline_ms, later)
             return None
         if step == SwitchStep.COMMIT.value:
             self._decided(participant, Outcome.COMMITTED)
-            if not self._local.has_exchanged:
-                raise refused("the log is not exchanged yet")
-        elif step == SwitchStep.ABORT.value:
+            deadline_ms = self._deps.scheduler.monotonic_ms() + AGREE_MS
+            self._report_exchanged(deadline_ms, later)
+            return None
+        if step == SwitchStep.ABORT.value:
             self._decided(participant, Outcome.ABORTED)
         else:
             raise refused(f"step={step}: expected one of the steps of a switch")
@@ -399,6 +402,17 @@ class LiveSwitch:
                 return
             later("")
             self._inquiry.ask_after(ASK_MS, participant)
+
+    def _report_exchanged(self, deadline_ms: int, later: Answer) -> None:
+        """Answer as soon as the log has been exchanged: the master leads when a majority has."""
+        scheduler = self._deps.scheduler
+        if self._local.has_exchanged:
+            later("")
+        elif scheduler.monotonic_ms() >= deadline_ms or self._local.stopped:
+            later("the log is not exchanged yet")
+        else:
+            again = partial(self._report_exchanged, deadline_ms, later)
+            scheduler.call_later(POLL_MS, again)
 
     def _decided(self, participant: Participant, outcome: Outcome) -> None:
         """Carry out the decision. Raises RequestRejectedError if it contradicts what is known."""

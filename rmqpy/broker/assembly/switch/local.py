@@ -219,7 +219,12 @@ class LocalSwitch:
         self._frozen_ms = self._deps.scheduler.monotonic_ms()
         running.broker.server.hold_writes()
         running.broker.fence.freeze(FROZEN)
+        self.hold_flushes()
         self._drain(drained)
+
+    def hold_flushes(self) -> None:
+        """Begin no flush of the queues, which the exchange would wait for, until it is over."""
+        self._deps.running.broker.queue_flusher.held = True
 
     def _drain(self, drained: Callable[[], None]) -> None:
         if self._frozen_ms is None or self.stopped:
@@ -270,6 +275,7 @@ class LocalSwitch:
     def follow(self) -> None:
         """Start the member as a follower of the former master."""
         assert self._prepared is not None
+        self._deps.running.broker.queue_flusher.held = False
         self._prepared.member.driver.start(wait_ms=LEADER_MS)
 
     def lead(self) -> None:
@@ -290,6 +296,7 @@ class LocalSwitch:
             self._deps.scheduler.call_later(POLL_MS, self._release_when_leading)
 
     def _release(self) -> None:
+        self._deps.running.broker.queue_flusher.held = False
         self._deps.running.broker.server.release_writes()
         frozen_ms, self._frozen_ms = self._frozen_ms, None
         now_ms = self._deps.scheduler.monotonic_ms()
