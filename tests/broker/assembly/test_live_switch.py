@@ -248,9 +248,9 @@ def test_a_group_switches_while_a_producer_sends(tmp_path: Path, count: int, flu
         print(f"messages waited for {status['pause_ms']} ms")
         await group.sent(300)
         assert [each.broker.identity.broker_id for each in group.brokers] == ids
-        await check_nothing_is_lost(group)
         joined = "enableDLegerCommitLog=true\n"
         await until(lambda: all(joined in text for text in settings_of(group)))
+        await check_nothing_is_lost(group)
 
     in_group(tmp_path, main)
 
