@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,19 +15,22 @@ STATUS = "broker/state/replication_status.py"
 
 @contextmanager
 def calls() -> Iterator[Counter[CodeType]]:
-    """Count the calls of each Python function."""
+    """Count the calls of each Python function, without those of a garbage collection."""
     found: Counter[CodeType] = Counter()
 
     def count(frame: FrameType, event: str, _: Any) -> None:
         if event == "call":
             found[frame.f_code] += 1
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()
     sys.setprofile(count)
     try:
         yield found
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
 
 
 def asked(found: Counter[CodeType]) -> Counter[str]:
