@@ -1,6 +1,6 @@
 """Every screen of the console in Chromium: no error, no violated policy, no axe violation.
 
-The servers are processes. ``RMQPY_SCREENSHOTS`` is a folder for pictures of
+The servers are processes, of rmqpy and of Java. ``RMQPY_SCREENSHOTS`` is a folder for pictures of
 all screens, those of docs/tutorials/tour-of-the-console.md.
 """
 
@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.browser import LOOKS, Screens, browsing_with_chromium
-from harness.console import OPERATOR
-from harness.console_tour import BROKER, Tour, migrating_group, tour
-from harness.hostile_console import HOSTILE
+from harness.console import OPERATOR, SetClock, browsing, collecting
+from harness.console_tour import BROKER, Tour, console_process, migrating_group, tour
+from harness.hostile_console import HOSTILE, HOSTILE_PATHS, hostile_brokers
+
+from rmqpy.client import Message, Producer
+from rmqpy.model.errors import RmqError
+from rmqpy.testing.java import JavaHome, JavaSite
+from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
+from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
 
 pytestmark = pytest.mark.browser
 
@@ -180,6 +186,110 @@ def test_a_topic_is_found_and_opened_with_the_keyboard(
                 await page.get_by_role("link", name="orders").focus()
                 await page.keyboard.press("Enter")
                 await page.wait_for_url("**/topic?name=orders")
+            assert screens.complaints == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(JavaHome().missing() is not None, reason=str(JavaHome().missing()))
+def test_killed_brokers_of_java_and_a_name_server_show_up_and_recover(tmp_path: Path) -> None:
+    """The page is not loaded again: it renews itself."""
+
+    async def run(names: ServerProcess, java: ServerProcess, console: ServerProcess) -> None:
+        async with (
+            browsing_with_chromium(f"http://{console.address}") as screens,
+            screens.page("/") as page,
+        ):
+            await shows(page, "Java 4.9.7")
+            await shows(page, "rmqpy, speaks 4.9.7")
+            await shows(page, "no alarms")
+            async with Producer("p", names.address) as producer:
+                sent = await _send_to(producer, "java")
+            for path in (
+                "/",
+                "/topics",
+                "/topic?name=TopicTest",
+                f"/message?id={sent}",
+                "/groups",
+                "/group?name=TOOLS_CONSUMER",
+                "/replication",
+                "/map",
+            ):
+                async with screens.page(path, "narrow", "dark") as each:
+                    await screens.check(each, path, "narrow")
+                    assert await each.title() != "owned"
+            async with screens.page(f"/message?id={sent}") as each:
+                await shows(each, "<img src=x")
+                await shows(each, "commitlog/00000000000000000000")
+            java.kill()
+            await shows(page, "left the name server")
+            await picture(page, "overview-killed-light")
+            await screens.check(page, "/", "wide")
+            names.kill()
+            await shows(page, "No name server answers")
+            await asyncio.to_thread(names.start)
+            await asyncio.to_thread(java.start)
+            await shows(page, "no alarms")
+            await shows(page, "Java 4.9.7")
+            assert [each for each in screens.complaints if "ERR_" not in each] == []
+
+    with ExitStack() as stack:
+        site = RmqpySite(tmp_path)
+        names = site.namesrv("names", free_port_block(1).first)
+        stack.callback(names.kill)
+        names.start()
+        java, own = (
+            kind.broker(
+                name,
+                BrokerSpec(
+                    port=free_port_block(BROKER_PORT_COUNT).broker_port,
+                    namesrv=names.address,
+                    broker_name=name,
+                    settings={"registerNameServerPeriod": "10000"},
+                ),
+            )
+            for kind, name in ((JavaSite(tmp_path / "java", JavaHome()), "java"), (site, "own"))
+        )
+        for server in (java, own):
+            stack.callback(server.kill)
+            server.ready_timeout_s = 180
+            server.start()
+        console = console_process(tmp_path, names.address)
+        stack.callback(console.kill)
+        console.start()
+        asyncio.run(run(names, java, console))
+
+
+async def _send_to(producer: Producer, broker: str) -> str:
+    """Send a hostile message to a queue of a broker; return its offset id."""
+    message = Message(topic="TopicTest", body=HOSTILE.encode(), properties={"evil": HOSTILE})
+    async with asyncio.timeout(SECONDS_MAX):
+        while True:
+            try:
+                sent = await producer.send(message)
+            except RmqError:
+                await asyncio.sleep(0.5)  # It has not registered yet.
+                continue
+            if sent.queue.broker_name == broker:
+                return sent.offset_msg_id
+
+
+def test_hostile_names_are_text_on_every_screen() -> None:
+    async def run() -> None:
+        collector = collecting.Collector(hostile_brokers(), SetClock())
+        await collector.poll()
+        async with (
+            browsing(collector) as client,
+            browsing_with_chromium(str(client.make_url("")).rstrip("/")) as screens,
+            screens.page("/", "narrow") as page,
+        ):
+            pages = (each for each in HOSTILE_PATHS if not each.startswith("/subscriptions"))
+            for path in pages:  # that one is a part of a page, without an icon
+                await page.goto(f"{screens.url}{path}", wait_until="load")
+                assert await page.title() != "owned"
+                assert await page.locator("img").count() == 0
+                assert "onerror=document.title" in await page.content(), path
+                await screens.check(page, path, "narrow")
             assert screens.complaints == []
 
     asyncio.run(run())

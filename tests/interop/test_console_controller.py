@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from harness.console import browsing, collecting, page_of
-from harness.interop import InteropServers, events_of
+from harness.interop import InteropServers, create_topic_when_ready, events_of
 
 from rmqpy.admin.api import Admin
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
@@ -96,6 +96,7 @@ def test_an_elected_master_is_lost_and_another_is_elected(
         assert (group.master, group.master_epoch) == (first.address, 1)
         assert [each.role for each in group.controllers] == ["leads"] and not group.problems
         probe = servers.probe.at(names.address)
+        await asyncio.to_thread(create_topic_when_ready, probe, "T", first)
         events = await asyncio.to_thread(
             probe.run, "send", topic="T", count=SENT, first=0, retryMs=60_000, timeout_s=120
         )
@@ -106,7 +107,9 @@ def test_an_elected_master_is_lost_and_another_is_elected(
         assert [row.epochs for row in group.replicas] == [[(1, 0)], [(1, 0)]]
 
         first.kill()
-        group = await group_when(poll, lambda each: each.master == second.address)
+        group = await group_when(
+            poll, lambda each: each.master == second.address and each.confirm is not None
+        )
         lost, led = group.replicas
         assert (lost.in_sync, lost.alive, led.role) == (False, False, "master")
         assert led.epochs == [(1, 0), (2, group.confirm)] and group.master_epoch == 2
