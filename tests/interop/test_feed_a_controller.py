@@ -75,10 +75,14 @@ class Feeding:
         return epoch
 
     def beat(self) -> None:
-        """Send heartbeats while the group is alive, until it is over."""
-        with BlockingConnection(self.controller.address) as connection:
-            while not self.over.wait(BEAT_SECONDS):
-                if self.alive.is_set():
+        """Send heartbeats while the group is alive, until it is over. Each life has a connection
+        of its own: the controller closes that of a replica that is silent.
+        """
+        while not self.over.is_set():
+            if not self.alive.wait(BEAT_SECONDS):
+                continue
+            with BlockingConnection(self.controller.address) as connection:
+                while self.alive.is_set() and not self.over.wait(BEAT_SECONDS):
                     epoch = self.feed.epochs[-1].number if self.feed.epochs else 0
                     self.controller.beat(connection, self._address, epoch, len(self.feed.log))
 
