@@ -182,8 +182,8 @@ def test_a_topic_is_found_and_opened_with_the_keyboard(
                 focused = await page.evaluate("document.activeElement.textContent")
                 assert focused == "Skip to the content"
                 await page.get_by_role("searchbox").fill("ORD")
-                await page.get_by_text("1 of ").wait_for()
-                await page.get_by_role("link", name="orders").focus()
+                await page.get_by_text("2 of ").wait_for()  # and the broker of that name
+                await page.get_by_role("link", name="orders", exact=True).focus()
                 await page.keyboard.press("Enter")
                 await page.wait_for_url("**/topic?name=orders")
             assert screens.complaints == []
