@@ -67,12 +67,12 @@ def rehearsed_ms(call: CommandContext, group: str) -> int | None:
         name, ready, at_ms = report["brokerName"], report["ready"], int(report["verified_ms"])
     except OSError as error:
         raise UsageError(
-            f"--rehearsed {folder}: found no report ({error}), expected the --dir of rmqpy rehearse"
+            f"--rehearsed {folder}: found no report ({path.name}: {error.strerror}), expected the"
+            " --dir of rmqpy rehearse"
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError):
         raise UsageError(
-            f"{path}: found no report of a rehearsal ({error!r}), expected one; repeat rmqpy"
-            " rehearse"
+            f"{path}: found no report of a rehearsal, expected one; repeat rmqpy rehearse"
         ) from None
     if name != group:
         raise UsageError(f"{path}: found a rehearsal of {name}, expected one of {group}")

@@ -57,6 +57,7 @@ def test_without_the_option_nothing_is_known_of_a_rehearsal() -> None:
         (None, "found no report .*, expected the --dir of rmqpy rehearse"),
         ([], "found no report of a rehearsal"),
         ({**REPORT, "verified_ms": "x"}, "found no report of a rehearsal"),
+        ({**REPORT, "verified_ms": float("inf")}, "found no report of a rehearsal"),
         ({"brokerName": "broker-a"}, "found no report of a rehearsal"),
         ({**REPORT, "brokerName": "b"}, "found a rehearsal of b, expected one of broker-a"),
         ({**REPORT, "ready": False}, "found a rehearsal that ended in NOT READY"),

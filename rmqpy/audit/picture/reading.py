@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from rmqpy.audit.checks.engine import AuditOptions, StoreAudit, audit_store
-from rmqpy.audit.facts.proof_age import age_sentences
+from rmqpy.audit.facts.proof_age import ProofAge, age_sentences
 from rmqpy.audit.picture.layout import BlockTable, DamagePlace, FileOnMap, LogPart, ReplicaMap
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
@@ -19,9 +20,10 @@ from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.store.files.paths import own_folder
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 
-__all__ = ["PLACES_MAX", "read_replica_map", "replica_of_audit"]
+__all__ = ["NOT_CLEAN", "PLACES_MAX", "finding_sentences", "read_replica_map", "replica_of_audit"]
 
 PLACES_MAX = 20_000
+NOT_CLEAN: Final = "the broker did not stop cleanly"
 
 
 def read_replica_map(
@@ -104,13 +106,20 @@ def _sentences(audit: StoreAudit, now_ms: int) -> Iterator[str]:
     if facts.running:
         yield "a broker is running on it: shown up to the last message in a consume queue"
     elif not facts.clean_stop:
-        yield "the broker did not stop cleanly"
-    if audit.counts:
-        listed = ", ".join(f"{count:,} {code.name}" for code, count in audit.counts.items())
-        yield f"findings: {listed}"
+        yield NOT_CLEAN
+    counts = {code.name: count for code, count in audit.counts.items()}
+    yield from finding_sentences(counts, audit.age, now_ms)
+
+
+def finding_sentences(
+    counts: Mapping[str, int], age: ProofAge | None, now_ms: int
+) -> Iterator[str]:
+    """Yield what was found, as counts by the name of the finding, and how old that is."""
+    if counts:
+        yield f"findings: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
     else:
         yield "no findings"
-    yield from age_sentences(audit.age, now_ms) or ["the whole log was read for this map"]
+    yield from age_sentences(age, now_ms) or ["the whole log was read for this map"]
 
 
 def _committed_offset(

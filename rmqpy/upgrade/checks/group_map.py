@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rmqpy.audit.facts.proof_age import age_sentences
 from rmqpy.audit.picture.layout import (
     DamagePlace,
     FileOnMap,
@@ -19,6 +18,7 @@ from rmqpy.audit.picture.layout import (
     ReplicaMap,
     lay_out,
 )
+from rmqpy.audit.picture.reading import NOT_CLEAN, finding_sentences
 from rmqpy.audit.replicas.manifest import LogFileDigest
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
@@ -107,10 +107,5 @@ def _sentences(survey: Survey, now_ms: int) -> Iterator[str]:
     if manifest.running:
         yield "a broker is running on it"
     elif not manifest.clean_stop:
-        yield "the broker did not stop cleanly"
-    if manifest.findings:
-        listed = ", ".join(f"{count:,} {name}" for name, count in manifest.findings.items())
-        yield f"findings: {listed}"
-    else:
-        yield "no findings"
-    yield from age_sentences(manifest.age, now_ms) or ["the whole log was read for this map"]
+        yield NOT_CLEAN
+    yield from finding_sentences(manifest.findings, manifest.age, now_ms)
