@@ -69,6 +69,15 @@ class BrokerFacts:
     def log_end(self) -> int | None:
         return number_of(self.info, "commitLogMaxOffset")
 
+    @property
+    def log_extent(self) -> tuple[int, int] | None:
+        """The first offset of the log and its end; None if the broker does not report both.
+
+        A member of a DLedger group, of rmqpy or of Java, reports the committed position as the end.
+        """
+        begin, end = number_of(self.info, "commitLogMinOffset"), self.log_end
+        return (begin, end) if begin is not None and end is not None and 0 <= begin <= end else None
+
 
 @define(slots=True, frozen=True, kw_only=True)
 class Moment:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.console import CountedBrokers, SetClock, browsing, collecting
+from harness.console import CountedBrokers, SetClock, browsing, collecting, readers
 
-from rmqpy.console.views.groups import group_view
+from rmqpy.console.views.groups import Backlog, backlog_of, group_view
 from rmqpy.console.views.paging import PAGE_ROWS
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.remoting.bodies import (
@@ -49,9 +49,11 @@ def members(expression: str, *clients: str) -> ConsumerConnection:
 class ManyGroups(CountedBrokers):
     """A broker with many groups, of which one has members."""
 
+    count: int = GROUPS
+
     async def all_groups(self, _address: str) -> SubscriptionGroupWrapper:
         self.requests["all_groups"] += 1
-        names = [f"group-{number:04}" for number in range(GROUPS)]
+        names = [f"group-{number:04}" for number in range(self.count)]
         table = {name: SubscriptionGroupConfig(name) for name in names}
         return SubscriptionGroupWrapper(DataVersion(0), table)
 
@@ -85,6 +87,69 @@ def test_a_list_of_many_groups_costs_requests_per_page() -> None:
             lags = json.loads(await (await client.get("/lag?name=group-0001")).text())
             assert lags[1] == [25, 25]
             assert (await client.get("/group?name=group-0002")).status == 200
+
+    asyncio.run(run())
+
+
+def test_lags_are_sampled_in_turn_at_a_bounded_cost() -> None:
+    async def run() -> None:
+        brokers: Any = ManyGroups({("a", 0): "x:1"}, {"x:1": {}}, count=8)
+        clock = SetClock()
+        collector = collecting.Collector(brokers, clock)
+        await collector.poll()
+        found = readers.ClusterReaders.of(collector, None)
+        for _ in range(12):  # the polls of a minute
+            await found.lags.sample()
+            clock.time_ms += 5000
+        assert (brokers.requests["all_groups"], brokers.requests["consume_stats"]) == (1, 8)
+        await found.lags.sample()
+        await found.lags.sample()
+        assert brokers.requests["consume_stats"] == 16
+        for number in range(8):
+            samples = found.groups.lag_samples(f"group-{number:04}")
+            assert [lag for _, lag in samples] == [25, 25]
+        brokers.count = 7
+        clock.time_ms += 60_000
+        await found.lags.sample()
+        assert backlog_of(found.groups.latest_lags()) == Backlog(
+            lag=175,
+            behind=7,
+            groups=7,
+            largest=[(f"group-{number:04}", 25) for number in range(5)],
+        )
+
+    asyncio.run(run())
+
+
+def test_the_overview_names_the_groups_with_the_largest_backlogs() -> None:
+    async def run() -> None:
+        brokers: Any = ManyGroups({("a", 0): "x:1"}, {"x:1": {}}, count=3)
+        collector = collecting.Collector(brokers, SetClock())
+        await collector.poll()
+        async with browsing(collector) as client:
+            assert "groups</a>" not in await (await client.get("/?live")).text()
+            await client.get("/group?name=group-0001")
+            page = await (await client.get("/?live")).text()
+            assert "<b>25</b> messages wait for 1 of 1" in page
+            assert '<a href="/group?name=group-0001">group-0001</a> (25).' in page
+        assert backlog_of({"a": 0, "b": -5}) == Backlog(lag=0, behind=0, groups=2, largest=[])
+
+    asyncio.run(run())
+
+
+def test_every_poll_is_followed_by_samples() -> None:
+    async def run() -> None:
+        brokers: Any = ManyGroups({("a", 0): "x:1"}, {"x:1": {}}, count=20)
+        collector = collecting.Collector(brokers, SetClock())
+        found = readers.ClusterReaders.of(collector, None)
+        async with found.lags.running():
+            for polls in range(1, 4):
+                await asyncio.sleep(0)
+                await collector.poll()
+                async with asyncio.timeout(60):
+                    while brokers.requests["consume_stats"] < polls * 5:
+                        await asyncio.sleep(0)
+            assert brokers.requests["consume_stats"] == 15
 
     asyncio.run(run())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from harness.console import CountedBrokers, SetClock, browsing, collecting, csrf_of, guard
+from harness.console import CountedBrokers, SetClock, browsing, collecting, csrf_of, guard, query
 
 from rmqpy.console.web.sessions import IDLE_MS, SESSIONS_MAX, SessionTable
 from rmqpy.model.errors import RmqError
@@ -53,6 +53,24 @@ def test_every_response_forbids_inline_scripts_and_frames() -> None:
                 assert answer.headers["Referrer-Policy"] == "same-origin"
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("/send?topic=a%20b", "/send?topic=a%20b"),
+        ("/", "/"),
+        ("", "/"),
+        ("//evil.example", "/"),
+        ("/\\evil.example", "/"),
+        ("/\t/evil.example", "/"),
+        ("https://evil.example/", "/"),
+        ("javascript:alert(1)", "/"),
+        ("/" + "x" * 4096, "/"),
+    ],
+)
+def test_a_login_leads_back_to_a_page_of_this_console_only(given: str, path: str) -> None:
+    assert query.own_path(given) == path
 
 
 @pytest.mark.parametrize(
@@ -123,6 +141,44 @@ def test_forged_forms_are_refused() -> None:
                 foreign = {"Origin": origin}
                 assert (await client.post("/token", data=form, headers=foreign)).status == 403
             assert (await client.post("/token", data=form)).status == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "host", "status", "text", "is_page"),
+    [
+        ("GET", "/none", "localhost", 404, "found no page /none", True),
+        ("GET", "/resend", "localhost", 405, "is reached by a button", True),
+        ("POST", "/resend", "localhost", 403, "reload the page and repeat", True),
+        ("GET", "/", "evil.example", 403, "expected an address or localhost", False),
+    ],
+)
+def test_a_browser_gets_a_refusal_as_a_page(
+    method: str, path: str, host: str, status: int, text: str, is_page: bool
+) -> None:
+    """A page has the way to all screens; a host that is none of ours gets none."""
+
+    async def run() -> None:
+        async with browsing(collector(), allow_writes=True) as client:
+            headers = {"Accept": "text/html", "Host": host}
+            answer = await client.request(method, path, headers=headers)
+            found = await answer.text()
+            assert (answer.status, text in found) == (status, True)
+            assert ("<nav" in found) == is_page
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+            answer = await client.request(method, path, headers={"Host": host})
+            assert answer.status == status and "<nav" not in await answer.text()
+
+    asyncio.run(run())
+
+
+def test_a_stranger_gets_no_page_without_the_token() -> None:
+    async def run() -> None:
+        async with browsing(collector(), token=TOKEN) as client:
+            headers = {"Accept": "text/html"}
+            answer = await client.post("/resend", headers=headers)
+            assert answer.status == 401 and "<nav" not in await answer.text()
 
     asyncio.run(run())
 

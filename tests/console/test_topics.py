@@ -173,12 +173,17 @@ def test_messages_are_found_by_offset_time_key_and_id(tmp_path: Path) -> None:
                 await producer.send(
                     Message(topic="orders", body=large, keys="large", properties={"evil": HOSTILE})
                 )
+                await producer.send(Message(topic="orders", body=b"later"), sent[1].queue)
             page = await (await client.get("/topic?name=orders")).text()
             assert page.count(">first</a>") == 4
             queue = sent[1].queue
             place = f"topic=orders&broker={queue.broker_name}&queue={queue.queue_id}"
             page = await (await client.get(f"/messages?{place}&offset=0")).text()
             assert "{&#34;n&#34;: 1}" in page
+            assert 'rel="next"' in page and 'rel="prev"' not in page
+            page = await (await client.get(f"/messages?{place}&offset=1")).text()
+            before = page.partition('rel="prev" href="')[2].partition('"')[0].replace("&amp;", "&")
+            assert before == f"/messages?{place}&offset=0" and "{&#34;n&#34;: 1}" not in page
             page = await (await client.get(f"/messages?{place}&time=2001-01-01T00:00")).text()
             assert "{&#34;n&#34;: 1}" in page
             page = await (await client.get("/messages?topic=orders&key=key-2")).text()

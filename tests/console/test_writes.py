@@ -22,7 +22,7 @@ from rmqpy.admin.api import Admin
 from rmqpy.admin.leadership import Transferred
 from rmqpy.model.errors import RmqError
 
-leader_changes = pytest.importorskip("rmqpy.console.web.leader_changes")
+leader_changes = pytest.importorskip("rmqpy.console.web.changes.leader_changes")
 
 MESSAGE = {"topic": "orders", "tags": "t", "keys": "k1", "body": "<b>hello</b>"}
 
@@ -54,6 +54,10 @@ def test_a_message_is_sent_after_login_and_confirmation(
             ):
                 status, page = await post(client, "/login", wrong)
                 assert status == 403 and "operator" not in page
+            answer = await client.get("/send?topic=orders", allow_redirects=False)
+            assert answer.headers["Location"] == "/login?next=/send?topic%3Dorders"
+            page = await page_of(client, "/dead-letters?group=g")
+            assert 'href="/login?next=%2Fdead-letters%3Fgroup%3Dg"' in page
             assert (await post(client, "/login", OPERATOR))[0] == 303
             assert "log out" in await page_of(client, "/")
             status, page = await post(client, "/send", MESSAGE)

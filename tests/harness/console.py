@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 test_utils = pytest.importorskip("aiohttp.test_utils", reason="rmqpy[console] is not installed")
 console = pytest.importorskip("rmqpy.console.web.console", reason="rmqpy[console] is not installed")
 collecting = pytest.importorskip("rmqpy.console.collecting.collector")
+readers = pytest.importorskip("rmqpy.console.collecting.readers")
 guard = pytest.importorskip("rmqpy.console.web.guard")
+query = pytest.importorskip("rmqpy.console.web.query")
 
 ACCOUNTS = """\
 accounts:
@@ -182,7 +184,8 @@ async def browsing(
     options = console.ConsoleOptions(
         cluster=cluster, listening=listening, allow_writes=allow_writes, group=group
     )
-    app = console.application(collector, consumer, options, collector.clock)
+    given_readers = readers.ClusterReaders.of(collector, consumer)
+    app = console.application(given_readers, options, collector.clock)
     async with test_utils.TestClient(test_utils.TestServer(app)) as client:
         yield client
 

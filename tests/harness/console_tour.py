@@ -1,6 +1,7 @@
 """A cluster to look at: a DLedger group with content, a stopped group that migrates, and a console.
 
-All servers are processes. The content is hostile where a client may choose it.
+All servers are processes; the group is one of rmqpy or of Java. The content is hostile where a
+client may choose it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from rmqpy.testing.processes import (
     BrokerSpec,
     RmqpySite,
     ServerProcess,
+    Site,
     group_settings,
     python_environment,
 )
@@ -94,10 +96,12 @@ def migrating_group(golden_copy: Callable[[str], Path]) -> Path:
 
 
 @asynccontextmanager
-async def tour(root: Path, group: Path) -> AsyncIterator[Tour]:
+async def tour(
+    root: Path, group: Path, site_of: Callable[[Path], Site] = RmqpySite
+) -> AsyncIterator[Tour]:
     """Run everything; kill all processes at the end."""
     with ExitStack() as stack:
-        names, members = _start_group(root, stack)
+        names, members = _start_group(site_of(root / "servers"), stack)
         account = root / "tools.yml"
         account.write_text("accessKey: operator\nsecretKey: operators-secret\n")
         words = ["--allow-writes", "--credentials", str(account), "--group", str(group)]
@@ -118,12 +122,7 @@ async def tour(root: Path, group: Path) -> AsyncIterator[Tour]:
             await instance.close()
 
 
-def _start_group(root: Path, stack: ExitStack) -> tuple[ServerProcess, list[ServerProcess]]:
-    conf = root / "conf" / "plain_acl.yml"
-    conf.parent.mkdir()
-    conf.write_text(ACCOUNTS)
-    conf.chmod(0o640)
-    site = RmqpySite(root, environment={"ROCKETMQ_HOME": str(root)})
+def _start_group(site: Site, stack: ExitStack) -> tuple[ServerProcess, list[ServerProcess]]:
     names = site.namesrv("names", free_port_block(1).first)
     stack.callback(names.kill)
     names.start()
@@ -137,11 +136,20 @@ def _start_group(root: Path, stack: ExitStack) -> tuple[ServerProcess, list[Serv
     }
     members = []
     for number in range(MEMBERS):
+        home = site.root / f"n{number}"
+        conf = home / "conf" / "plain_acl.yml"
+        conf.parent.mkdir(parents=True)
+        conf.write_text(ACCOUNTS)
+        conf.chmod(0o640)
         spec = BrokerSpec(
             port=free_port_block(BROKER_PORT_COUNT).broker_port,
             namesrv=names.address,
             broker_name=BROKER,
-            settings={**own, **group_settings(BROKER, ports, number)},
+            settings={
+                **own,
+                **group_settings(BROKER, ports, number),
+                "rocketmqHome": str(home),
+            },
         )
         members.append(site.broker(f"n{number}", spec))
         stack.callback(members[-1].kill)

@@ -77,7 +77,8 @@ class DamagePlace:
 
 @define(slots=True, frozen=True, kw_only=True)
 class ReplicaMap:
-    """What is known of one replica; None or empty is unknown.
+    """What is known of one replica; None is unknown. A replica whose blocks are unknown is not
+    compared; one without blocks lacks those of the others.
 
     ``facts`` are sentences for the reader, such as the mode of the store and the age of the proof.
     """
@@ -88,7 +89,7 @@ class ReplicaMap:
     committed_offset: int | None = None
     flushed_offset: int | None = None
     damage: Sequence[DamagePlace] = ()
-    blocks: BlockTable = field(factory=dict, repr=False)
+    blocks: BlockTable | None = field(default=None, repr=False)
     facts: Sequence[str] = ()
 
     @property
@@ -248,7 +249,7 @@ def _damage(axis: _OffsetAxis, places: Iterable[DamagePlace]) -> Iterator[MapSha
 
 def _agreement(axis: _OffsetAxis, replicas: Sequence[ReplicaMap]) -> Iterator[MapShape]:
     """Yield the lane of block equality, with adjacent cells of the same kind as one shape."""
-    tables = [each.blocks for each in replicas]
+    tables = [each.blocks for each in replicas if each.blocks is not None]
     if len(tables) < 2 or not any(tables):
         return
     counts: dict[int, list[int]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rmqpy.console.collecting.collector import Collector
@@ -30,6 +30,7 @@ class GroupReader:
         self._collector = collector
         self._admin = collector.admin
         self._shared = SharedAnswers(collector.clock)
+        self._latest: dict[str, int] = {}
 
     async def names(self) -> list[str]:
         """Return all groups: one request per broker, whatever their number."""
@@ -52,14 +53,23 @@ class GroupReader:
 
     def _sample(self, group: str, lag: int) -> None:
         """Keep a lag, unless it comes from answers of which one was kept already."""
+        self._latest[group] = lag
         now_ms = self._collector.clock.now_ms()
         known = self._collector.history.samples(("lag", group))
         if not known or now_ms - known[-1][0] >= STATS_MS:
             self._collector.history.add(("lag", group), now_ms, lag)
 
     def lag_samples(self, group: str) -> list[Sample]:
-        """Return the lags of a group since somebody looked at it, at most an hour old."""
+        """Return the lags of a group of the last hour, as far as they were asked for."""
         return self._collector.history.samples(("lag", group))
+
+    def latest_lags(self) -> Mapping[str, int]:
+        """Return the latest lag of each group that was asked for."""
+        return self._latest
+
+    def forget_others(self, names: Iterable[str]) -> None:
+        """Forget the lags of groups that no longer exist."""
+        self._latest = {name: self._latest[name] for name in names if name in self._latest}
 
     async def connections(self, group: str) -> dict[str, ConsumerConnection]:
         """Return the members that are online, by the name of the broker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from attrs import define
 
@@ -13,18 +14,23 @@ from rmqpy.console.views.messages import preview
 from rmqpy.remoting.bodies import ConsumerConnection, ConsumerRunningInfo, ConsumeStats
 
 __all__ = [
+    "Backlog",
     "DeadLetter",
     "GroupPage",
     "GroupRow",
     "OnlineMember",
     "QueueLag",
     "SubscriptionsView",
+    "backlog_of",
     "dead_letter",
     "group_row",
     "group_view",
     "lags_of",
     "subscriptions_view",
 ]
+
+
+LARGEST_SHOWN: Final = 5
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -52,6 +58,18 @@ class GroupRow:
     topics: Sequence[str]
     rate: float
     last_ms: int
+
+
+@define(slots=True, frozen=True, kw_only=True)
+class Backlog:
+    """What all groups together have not consumed, as of their latest samples: ``lag`` messages in
+    ``behind`` of ``groups`` groups. ``largest`` are the groups with the largest lags.
+    """
+
+    lag: int
+    behind: int
+    groups: int
+    largest: Sequence[tuple[str, int]]
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -91,6 +109,17 @@ def lags_of(stats: Sequence[ConsumeStats]) -> list[QueueLag]:
         for queue, offsets in each.offset_table.items()
     ]
     return sorted(found, key=lambda each: (-each.lag, each.topic, each.broker, each.queue_id))
+
+
+def backlog_of(lags: Mapping[str, int]) -> Backlog:
+    """Return the backlog of groups from the latest lag of each."""
+    behind = sorted((-lag, name) for name, lag in lags.items() if lag > 0)
+    return Backlog(
+        lag=-sum(lag for lag, _ in behind),
+        behind=len(behind),
+        groups=len(lags),
+        largest=[(name, -lag) for lag, name in behind[:LARGEST_SHOWN]],
+    )
 
 
 def group_row(name: str, stats: Sequence[ConsumeStats]) -> GroupRow:

@@ -55,6 +55,8 @@ def _group(name: str, brokers: Sequence[BrokerFacts]) -> ReplicationGroup:
                 lag = peer.get("lag")
                 if isinstance(lag, int):
                     lags[str(peer.get("id", ""))] = lag
+        elif not status and broker.is_master and broker.is_registered and not broker.fault:
+            leader = leader or broker.settings.get("dLegerSelfId", "")  # a member of Java
     rows = [_member(broker, lags) for broker in brokers]
     return ReplicationGroup(name=name, leader=leader, members=rows, divided_offset=divide)
 

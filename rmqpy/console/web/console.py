@@ -14,27 +14,25 @@ from rmqpy.admin.api import Admin
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.console.collecting.collector import Collector
-from rmqpy.console.collecting.controller_reader import ControllerReader
-from rmqpy.console.collecting.election_reader import ElectionReader
-from rmqpy.console.collecting.group_reader import GroupReader
 from rmqpy.console.collecting.migration_runner import MigrationRunner
-from rmqpy.console.collecting.topic_reader import TopicReader
-from rmqpy.console.web.changes import Changes
-from rmqpy.console.web.entrance import EntrancePages
+from rmqpy.console.collecting.readers import ClusterReaders
+from rmqpy.console.web.changes.changes import Changes
+from rmqpy.console.web.changes.group_changes import GroupChangePages
+from rmqpy.console.web.changes.leader_changes import LeaderChangePages
+from rmqpy.console.web.changes.login_pages import LoginPages
+from rmqpy.console.web.changes.migration_changes import MigrationChangePages
+from rmqpy.console.web.changes.send_pages import SendPages
 from rmqpy.console.web.event_stream import EventStream
-from rmqpy.console.web.group_changes import GroupChangePages
-from rmqpy.console.web.group_pages import GroupPages
 from rmqpy.console.web.guard import Guard, Listening
-from rmqpy.console.web.leader_changes import LeaderChangePages
-from rmqpy.console.web.login_pages import LoginPages
-from rmqpy.console.web.map_pages import MapPages
-from rmqpy.console.web.migration_pages import MigrationChangePages, MigrationPages
-from rmqpy.console.web.overview_pages import OverviewPages
+from rmqpy.console.web.pages.entrance import EntrancePages
+from rmqpy.console.web.pages.group_pages import GroupPages
+from rmqpy.console.web.pages.map_pages import MapPages
+from rmqpy.console.web.pages.migration_pages import MigrationPages
+from rmqpy.console.web.pages.overview_pages import OverviewPages
+from rmqpy.console.web.pages.replication_pages import ReplicationPages
+from rmqpy.console.web.pages.topic_pages import TopicPages
 from rmqpy.console.web.rendering import ASSETS, Renderer
-from rmqpy.console.web.replication_pages import ReplicationPages
-from rmqpy.console.web.send_pages import SendPages
 from rmqpy.console.web.sessions import SessionTable
-from rmqpy.console.web.topic_pages import TopicPages
 from rmqpy.model.clock import Clock
 from rmqpy.model.names import TOOLS_GROUP
 from rmqpy.upgrade.bounded_http import bounded_server, url_of
@@ -64,30 +62,28 @@ class ConsoleOptions:
     """The folder of the ``group.toml`` of a migration that is shown."""
 
 
-def application(
-    collector: Collector, consumer: PullConsumer, options: ConsoleOptions, clock: Clock
-) -> web.Application:
-    """Return the application; the caller runs its collector and the consumer."""
+def application(readers: ClusterReaders, options: ConsoleOptions, clock: Clock) -> web.Application:
+    """Return the application; the caller runs its readers."""
+    collector, topics, groups = readers.collector, readers.topics, readers.groups
     listening = options.listening
     sessions = SessionTable(clock)
-    guard = Guard(listening, sessions)
     render = Renderer(
         sessions,
         writes=options.allow_writes,
         secure=listening.certificate is not None,
         has_migration=options.group is not None,
     )
+    guard = Guard(listening, sessions, render.refusal)
     runner = MigrationRunner(options.group, clock) if options.group is not None else None
     streams = EventStream(collector)
-    topics, groups = TopicReader(collector, consumer), GroupReader(collector)
     screens: list[Screen] = [
         EntrancePages(guard, sessions, render),
-        OverviewPages(collector, render),
+        OverviewPages(collector, groups, render),
         streams,
-        MapPages(collector, runner, render),
+        MapPages(collector, readers.logs, runner, render),
         TopicPages(topics, streams, render),
         GroupPages(groups, topics, render),
-        ReplicationPages(collector, ElectionReader(collector), ControllerReader(collector), render),
+        ReplicationPages(collector, readers.elections, readers.controllers, render),
     ]
     if runner is not None:
         screens.append(MigrationPages(runner, clock, render))
@@ -120,17 +116,19 @@ async def _serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
     collector = Collector(admin, instance.clock)
     listening, tls = options.listening, options.listening.tls()
     try:
-        async with PullConsumer(TOOLS_GROUP, instance=instance) as consumer, collector.running():
-            app = application(collector, consumer, options, instance.clock)
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-            await runner.setup()
-            address = listening.host, listening.port
-            server = await bounded_server(runner, address, tls, CONNECTIONS_MAX)
-            try:
-                ready(url_of(server, is_tls=tls is not None))
-                await asyncio.Event().wait()
-            finally:
-                server.close()
-                await runner.cleanup()
+        async with PullConsumer(TOOLS_GROUP, instance=instance) as consumer:
+            readers = ClusterReaders.of(collector, consumer)
+            async with readers.running():
+                app = application(readers, options, instance.clock)
+                runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+                await runner.setup()
+                address = listening.host, listening.port
+                server = await bounded_server(runner, address, tls, CONNECTIONS_MAX)
+                try:
+                    ready(url_of(server, is_tls=tls is not None))
+                    await asyncio.Event().wait()
+                finally:
+                    server.close()
+                    await runner.cleanup()
     finally:
         await instance.close()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hmac
 import ssl
+from collections.abc import Callable
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -101,10 +102,14 @@ def session_of(request: web.Request) -> BrowserSession:
 
 @define(slots=True, frozen=True)
 class Guard:
-    """The checks of every request, and the headers of every response."""
+    """The checks of every request, and the headers of every response.
+
+    ``refusal_page`` makes a page of a refusal for a browser whose session is known.
+    """
 
     listening: Listening
     sessions: SessionTable
+    refusal_page: Callable[[web.Request, web.HTTPException], web.StreamResponse]
 
     def is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
@@ -130,16 +135,18 @@ class Guard:
                 )
             request[_SESSION] = self.sessions.of(request.cookies.get(COOKIE, ""))
             if self.listening.token and not self._may_enter(request):
-                if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+                if request.method == "GET" and _is_browser(request):
                     raise web.HTTPSeeOther("/token")
                 raise web.HTTPUnauthorized(text="found no token, expected one; open /token")
             if request.method not in ("GET", "HEAD"):
                 await self._check_origin(request)
             response = await handler(request)
         except web.HTTPException as refusal:
-            refusal.headers.update(HEADERS)
-            expect(request, SEND_SECONDS)
-            raise
+            if not _wants_page(request, refusal):
+                refusal.headers.update(HEADERS)
+                expect(request, SEND_SECONDS)
+                raise
+            response = self.refusal_page(request, refusal)
         expect(request, SEND_SECONDS)
         if not response.prepared:
             response.headers.update(HEADERS)
@@ -167,3 +174,13 @@ class Guard:
             raise web.HTTPForbidden(
                 text="found no valid form, expected one of this session; reload the page and repeat"
             )
+
+
+def _is_browser(request: web.Request) -> bool:
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def _wants_page(request: web.Request, refusal: web.HTTPException) -> bool:
+    """Return whether a refusal is for somebody who may see the console, and reads pages."""
+    has_entered = _SESSION in request and refusal.status != web.HTTPUnauthorized.status_code
+    return has_entered and refusal.status >= 400 and _is_browser(request)

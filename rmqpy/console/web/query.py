@@ -1,7 +1,8 @@
-"""Values in the query of a page."""
+"""Values in the query or the form of a page."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Final
 
@@ -9,9 +10,11 @@ from aiohttp import web
 
 from rmqpy.model.errors import RmqError
 
-__all__ = ["number_in", "time_of"]
+__all__ = ["number_in", "own_path", "time_of"]
 
 INT64_MAX: Final = (1 << 63) - 1
+_OWN_PATH: Final = re.compile(r"/(?![/\\])[!-~]{0,2047}")
+"""A browser takes two slashes, of either kind, for the name of another host, and skips blanks."""
 
 
 def number_in(request: web.Request, name: str, default: int) -> int:
@@ -33,3 +36,8 @@ def time_of(text: str) -> int:
         raise RmqError(
             f"found {text[:40]!r}, expected a time in UTC such as 2024-05-31T12:00"
         ) from None
+
+
+def own_path(text: str) -> str:
+    """Return a path of this console, or ``/`` for a text that may lead anywhere else."""
+    return text if _OWN_PATH.fullmatch(text) else "/"

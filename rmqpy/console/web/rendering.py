@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -57,6 +58,8 @@ class Renderer:
             writes=self.writes,
             has_migration=self._has_migration,
             path=request.path,
+            status=status,
+            login_query=_login_query(request),
             **values,
         )
         response = web.Response(text=text, content_type="text/html", status=status)
@@ -64,10 +67,25 @@ class Renderer:
             self.set_cookie(response, session.id)
         return response
 
+    def refusal(self, request: web.Request, refusal: web.HTTPException) -> web.Response:
+        """Return the page of a refusal."""
+        error = refusal.text or refusal.reason
+        if refusal.status == web.HTTPNotFound.status_code:
+            error = f"found no page {request.path}, expected one of the screens above"
+        elif refusal.status == web.HTTPMethodNotAllowed.status_code:
+            error = f"{request.path} is reached by a button of a page only; open a screen above"
+        return self.page(request, "failed.html", status=refusal.status, error=error)
+
     def set_cookie(self, response: web.StreamResponse, session_id: str) -> None:
         response.set_cookie(
             COOKIE, session_id, httponly=True, samesite="Strict", secure=self._secure, path="/"
         )
+
+
+def _login_query(request: web.Request) -> str:
+    """Return the query with which a login leads back to the page of a request."""
+    has_way_back = request.method == "GET" and request.path not in ("/", "/login")
+    return f"?{urlencode({'next': request.path_qs})}" if has_way_back else ""
 
 
 def environment() -> Environment:

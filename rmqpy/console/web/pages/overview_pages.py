@@ -8,6 +8,8 @@ from aiohttp import web
 from attrs import define
 
 from rmqpy.console.collecting.collector import Collector
+from rmqpy.console.collecting.group_reader import GroupReader
+from rmqpy.console.views.groups import backlog_of
 from rmqpy.console.views.overview import overview_of, rate_columns
 from rmqpy.console.web.rendering import Renderer
 
@@ -19,6 +21,7 @@ class OverviewPages:
     """``/`` and ``/rates``. With ``?live`` a page is only its part that changes."""
 
     collector: Collector
+    groups: GroupReader
     render: Renderer
 
     def routes(self) -> Sequence[web.RouteDef]:
@@ -27,7 +30,8 @@ class OverviewPages:
     async def overview(self, request: web.Request) -> web.StreamResponse:
         view = overview_of(self.collector.moment, self.collector.history)
         template = "_overview.html" if "live" in request.query else "overview.html"
-        return self.render.page(request, template, view=view)
+        backlog = backlog_of(self.groups.latest_lags())
+        return self.render.page(request, template, view=view, backlog=backlog)
 
     async def rates(self, request: web.Request) -> web.StreamResponse:
         cluster = request.query.get("cluster", "")

@@ -10,7 +10,7 @@ from aiohttp import web
 from attrs import define
 
 from rmqpy.client.core.message import MessageExt
-from rmqpy.console.collecting.topic_reader import TopicReader
+from rmqpy.console.collecting.topic_reader import MESSAGES_SHOWN, TopicReader
 from rmqpy.console.views.messages import BODY_FORMS, message_view, preview, shown
 from rmqpy.console.views.paging import page_of
 from rmqpy.console.views.topics import listed_topic
@@ -84,6 +84,7 @@ class TopicPages:
             queue=queue,
             offset=offset,
             after=after,
+            rows=MESSAGES_SHOWN,
             found=[(each, preview(each)) for each in found],
             query=query,
             error=error,

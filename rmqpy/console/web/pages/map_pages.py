@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from rmqpy.audit.picture.svg import MAP_SHAPES, map_svg
 from rmqpy.console.collecting.collector import Collector
+from rmqpy.console.collecting.log_comparer import LogComparer
 from rmqpy.console.collecting.migration_runner import MigrationRunner
 from rmqpy.console.views.store_maps import GroupMap, map_of_check, maps_of
 from rmqpy.console.web.rendering import Renderer
@@ -22,6 +23,7 @@ class MapPages:
     """``/map`` and the stylesheet of its shapes."""
 
     collector: Collector
+    comparer: LogComparer
     runner: MigrationRunner | None
     render: Renderer
 
@@ -29,7 +31,9 @@ class MapPages:
         return [web.get("/map", self.maps), web.get("/map.css", self.style)]
 
     async def maps(self, request: web.Request) -> web.StreamResponse:
-        found = [drawn(each) for each in maps_of(self.collector.moment)]
+        now_ms = self.collector.clock.now_ms()
+        maps = maps_of(self.collector.moment, self.comparer.look(), now_ms)
+        found = [drawn(each) for each in maps]
         if "live" in request.query:
             return self.render.page(request, "_map.html", maps=found)
         return self.render.page(

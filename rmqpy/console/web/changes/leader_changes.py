@@ -9,7 +9,7 @@ from attrs import define
 
 from rmqpy.admin.leadership import transfer_leadership
 from rmqpy.console.collecting.collector import Collector
-from rmqpy.console.web.changes import Changes
+from rmqpy.console.web.changes.changes import Changes
 from rmqpy.model.errors import RmqError
 
 __all__ = ["LeaderChangePages"]

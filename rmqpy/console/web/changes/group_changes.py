@@ -20,7 +20,7 @@ from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.console.collecting.group_reader import GroupReader
 from rmqpy.console.collecting.topic_reader import MESSAGES_SHOWN
 from rmqpy.console.views.groups import lags_of
-from rmqpy.console.web.changes import Changes
+from rmqpy.console.web.changes.changes import Changes
 from rmqpy.console.web.query import time_of
 from rmqpy.model.errors import RmqError
 from rmqpy.model.names import TOOLS_GROUP

@@ -10,7 +10,7 @@ from attrs import define
 
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
-from rmqpy.console.web.changes import Changes
+from rmqpy.console.web.changes.changes import Changes
 from rmqpy.model.errors import RmqError
 
 __all__ = ["SendPages"]

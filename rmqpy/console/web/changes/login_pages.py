@@ -14,6 +14,7 @@ from rmqpy.client.core.instance import ClientSettings
 from rmqpy.console.collecting.accounts import check_account
 from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.web.guard import session_of
+from rmqpy.console.web.query import own_path
 from rmqpy.console.web.rendering import Renderer
 from rmqpy.console.web.sessions import SessionTable
 from rmqpy.model.errors import RmqError
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @define(slots=True, frozen=True)
 class LoginPages:
-    """``/login`` and ``/logout``. One login is checked at a time."""
+    """``/login`` and ``/logout``. One login is checked at a time. ``next`` is where it leads."""
 
     collector: Collector
     cluster: ClientSettings
@@ -41,21 +42,25 @@ class LoginPages:
         ]
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        return self.render.page(request, "login.html", error="")
+        after = own_path(request.query.get("next", "/"))
+        return self.render.page(request, "login.html", error="", after=after)
 
     async def enter(self, request: web.Request) -> web.StreamResponse:
         form = await request.post()
         name, secret = str(form.get("account", "")), str(form.get("secret", ""))
+        after = own_path(str(form.get("next", "/")))
         try:
             async with self._one:
                 await self._check(Credentials(name, secret))
         except RmqError as error:
             logger.warning("login of %.64r from %s failed: %s", name, request.remote, error)
-            return self.render.page(request, "login.html", status=403, error=str(error))
+            return self.render.page(
+                request, "login.html", status=403, error=str(error), after=after
+            )
         session = self.sessions.renewed(session_of(request))
         session.account, session.credentials = name, Credentials(name, secret)
         logger.info("%.64r logged in from %s", name, request.remote)
-        response = web.Response(status=303, headers={"Location": "/topics"})
+        response = web.Response(status=303, headers={"Location": after})
         self.render.set_cookie(response, session.id)
         return response
 

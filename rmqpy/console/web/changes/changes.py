@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import urlencode
 
 from aiohttp import web
 from attrs import define
@@ -39,9 +40,9 @@ class Changes:
     render: Renderer
 
     def show(self, request: web.Request) -> None:
-        """Send a browser without a login to the login page."""
+        """Send a browser without a login to the login page, which leads back."""
         if not session_of(request).account:
-            raise web.HTTPSeeOther("/login")
+            raise web.HTTPSeeOther(f"/login?{urlencode({'next': request.path_qs})}")
 
     async def form(self, request: web.Request, *names: str) -> ConfirmedForm:
         """Return these fields of a form; raise HTTPForbidden without a login."""

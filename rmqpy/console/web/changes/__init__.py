@@ -1,0 +1,1 @@
+"""The pages that change something, after a login and a confirmation."""
