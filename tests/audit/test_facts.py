@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from harness.upgrade import GOLDEN_SIZES
 from rmqpy.audit.facts import log_facts
 from rmqpy.audit.facts.facts import LogFacts, Mode, RecordFacts, StoreFacts, TailKind
 from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.scan.directory import LogFile, LogSegments
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.cli import main
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.log_recovery import Framing
 
 
 @pytest.fixture(params=[log_facts.TAIL_BYTES, 1])
@@ -196,6 +198,26 @@ def test_file_sizes_must_be_those_of_the_configuration(store_of: Callable[[str],
     facts = facts_of(store_of("A-classic-clean-v497"), settings=settings)
     assert codes(facts) == [FindingCode.FILE_SIZE] * 4
     assert "131072" in str(facts.findings[0])
+
+
+def test_the_common_length_of_files_is_counted_once() -> None:
+    """It is asked for once a file: with a count each time, the time grew with the third power of
+    the number of files.
+    """
+    passes = 0
+
+    class Counted(tuple[LogFile, ...]):
+        def __iter__(self) -> Iterator[LogFile]:
+            nonlocal passes
+            passes += 1
+            return super().__iter__()
+
+    sizes = [100, 50, 100, 50, 7]
+    files = Counted(LogFile("/s/0", 100 * number, size, 0) for number, size in enumerate(sizes))
+    log = LogSegments("commitlog", Framing.CLASSIC, files)
+    assert [log.file_size for _ in files] == [100] * len(files), "of two, the first one"
+    assert passes == 2, "once by this test"
+    assert LogSegments("commitlog", Framing.CLASSIC).file_size == 0
 
 
 def test_a_divide_that_does_not_fit_is_reported(copy_of: Callable[[str], Path]) -> None:

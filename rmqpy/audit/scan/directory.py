@@ -7,6 +7,7 @@ a stray.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -53,7 +54,8 @@ class LogSegments:
     """The segments of a log or queue, in order of offsets.
 
     ``name`` is the path below the root ("commitlog", "dledger-n0/data"). Files of length 0 are in
-    ``empty``, not in ``files``.
+    ``empty``, not in ``files``. ``file_size`` is the length that most files have, or 0 without
+    files; it is asked for once a file, so it is counted only once.
     """
 
     name: str
@@ -61,15 +63,15 @@ class LogSegments:
     files: tuple[LogFile, ...] = ()
     strays: tuple[str, ...] = ()
     empty: tuple[LogFile, ...] = ()
+    file_size: int = field(init=False)
+
+    @file_size.default
+    def _most_common_size(self) -> int:
+        sizes = Counter(file.size for file in self.files)
+        return max(sizes, key=sizes.__getitem__, default=0)
 
     def __bool__(self) -> bool:
         return bool(self.files)
-
-    @property
-    def file_size(self) -> int:
-        """The length that most files have, or 0 without files."""
-        sizes = [file.size for file in self.files]
-        return max(sizes, key=sizes.count, default=0)
 
     @property
     def first_offset(self) -> int:
