@@ -15,6 +15,7 @@ from rmqpy.config.properties_file import format_properties, parse_properties
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.near_names import did_you_mean
 from rmqpy.remoting.bodies import (
     AclConfig,
     BrokerStatsData,
@@ -130,15 +131,13 @@ class Admin:
             and MASTER_ID in info.broker_addr_table[name].broker_addrs
         )
         if not found:
-            raise RequestRejectedError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the cluster {cluster} has no master; known clusters:"
-                f" {', '.join(sorted(info.cluster_addr_table)) or 'none'}",
-            )
+            raise _no_master(cluster, info)
         return found
 
     async def members(self, cluster: str) -> dict[str, list[str]]:
-        """Return the addresses of slaves by the address of their master, both sorted."""
+        """Return the addresses of slaves by the address of their master, both sorted. Raise
+        RequestRejectedError if no master exists.
+        """
         info = await self.cluster_info()
         found: dict[str, list[str]] = {}
         for name in sorted(info.cluster_addr_table.get(cluster, [])):
@@ -146,6 +145,8 @@ class Admin:
             master = addresses.pop(MASTER_ID, None)
             if master is not None:
                 found[master] = [addresses[broker_id] for broker_id in sorted(addresses)]
+        if not found:
+            raise _no_master(cluster, info)
         return found
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -427,3 +428,12 @@ def _successful(response: RemotingCommand, source: str) -> RemotingCommand:
     if response.code != ResponseCode.SUCCESS:
         raise RequestRejectedError(response.code, f"{source}: {response.remark or 'no remark'}")
     return response
+
+
+def _no_master(cluster: str, info: ClusterInfo) -> RequestRejectedError:
+    known = info.cluster_addr_table
+    return RequestRejectedError(
+        ResponseCode.SYSTEM_ERROR,
+        f"the cluster {cluster} has no master; known clusters: {', '.join(sorted(known)) or 'none'}"
+        f"{did_you_mean(cluster, known)}",
+    )

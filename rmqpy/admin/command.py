@@ -14,6 +14,7 @@ from attrs import define
 from rmqpy.admin.api import Admin
 from rmqpy.admin.output import CommandResult
 from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 
 
 class UsageError(RmqError):
@@ -134,7 +135,10 @@ async def addresses_of(call: CommandContext, name: str) -> dict[int, str]:
     """Return the addresses of the brokers ``name`` by id. Raises UsageError if there are none."""
     table = (await call.admin.cluster_info()).broker_addr_table
     if name not in table:
-        raise UsageError(f"the name server knows no broker {name}")
+        known = ", ".join(sorted(table)) or "none"
+        raise UsageError(
+            f"the name server knows no broker {name}; it knows {known}{did_you_mean(name, table)}"
+        )
     return dict(table[name].broker_addrs)
 
 

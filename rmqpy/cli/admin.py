@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rmqpy.admin.command import Command, CommandContext, Option, ParsedArguments
 from rmqpy.admin.commands import COMMANDS
@@ -17,6 +17,7 @@ from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_format_option, add_log_options
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, RmqError
+from rmqpy.model.names import RETRY_PREFIX, is_retry_topic
 from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands, Parser
     from rmqpy.client.core.instance import ClientSettings
 
+
+NO_SUCH_NAME: Final = (
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    ResponseCode.CONSUMER_NOT_ONLINE,
+)
+TOPIC_OPTIONS: Final = ("topic",)
+GROUP_OPTIONS: Final = ("consumerGroup", "groupName", "group", "srcGroup")
+"""The options of all commands that name a topic or a consumer group."""
 
 FIRST_HEARTBEAT_MS = 1_000
 """The time of the first heartbeat, as in mqadmin: most commands are done before it."""
@@ -107,19 +117,25 @@ async def _call(
         admin = Admin(instance, settings.name_servers)
         return await command.run(CommandContext(admin, arguments, show))
     except RequestRejectedError as refusal:
-        raise await _with_hint(admin, refusal, arguments.optional("topic")) from None
+        raise await _with_hint(admin, refusal, arguments) from None
     finally:
         await instance.close()
 
 
 async def _with_hint(
-    admin: Admin, refusal: RequestRejectedError, topic: str | None
+    admin: Admin, refusal: RequestRejectedError, given: ParsedArguments
 ) -> RequestRejectedError:
-    """Return the refusal, with the nearest topic if the given one does not exist."""
-    if refusal.code != ResponseCode.TOPIC_NOT_EXIST or topic is None:
+    """Return the refusal, with the nearest topic or group if a given one does not exist."""
+    if refusal.code not in NO_SUCH_NAME:
         return refusal
     try:
-        hint = did_you_mean(topic, await admin.topics())
+        topics = await admin.topics()
     except RmqError:
         return refusal
-    return RequestRejectedError(refusal.code, refusal.remark + hint)
+    # Every consumer group that has ever been online has a retry topic.
+    groups = [each.removeprefix(RETRY_PREFIX) for each in topics if is_retry_topic(each)]
+    for known, options in ((topics, TOPIC_OPTIONS), (groups, GROUP_OPTIONS)):
+        names = (given.optional(each) for each in options)
+        for name in (each for each in names if each is not None and each not in known):
+            return RequestRejectedError(refusal.code, refusal.remark + did_you_mean(name, known))
+    return refusal

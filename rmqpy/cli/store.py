@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -20,7 +21,6 @@ from rmqpy.cli.store_map import add_map
 from rmqpy.cli.terminal import show
 from rmqpy.config.loading import StoreSettings, load_store_settings
 from rmqpy.model.errors import RmqError
-from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from rmqpy.audit.checks.messages import MessageSelection
@@ -196,7 +196,6 @@ def _report(options: argparse.Namespace) -> int:
 def _dump(options: argparse.Namespace) -> int:
     from rmqpy.audit.checks.messages import each_message, message_json
     from rmqpy.audit.facts.reader import read_facts
-    from rmqpy.audit.facts.small_files import existing_topics
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.store.files.disk import OsFileSystem
 
@@ -215,10 +214,7 @@ def _dump(options: argparse.Namespace) -> int:
         is_empty = False
         print(json.dumps(message_json(found, options.body), ensure_ascii=False))
     if is_empty and options.topic is not None:
-        known = existing_topics(files, directory.paths.config, directory.paths.consume_queue) or ()
-        if options.topic not in known:
-            hint = did_you_mean(options.topic, known)
-            print(f"the store has no topic {options.topic}{hint}", file=sys.stderr)
+        note_unknown_topics(files, directory, [options.topic])
     return EXIT_NO if skipped_count else EXIT_DONE
 
 

@@ -74,6 +74,7 @@ __all__ = [
     "effective_lines",
     "load_broker_configuration",
     "load_namesrv_configuration",
+    "load_settings_of_any_broker",
     "load_shard_configuration",
     "parse_broker_configuration",
     "updated_configuration",
@@ -153,14 +154,23 @@ def load_broker_configuration(
 def load_store_settings(
     path: str | Path, environment: Mapping[str, str] | None = None
 ) -> StoreSettings:
-    """Load the paths and sizes of a store for a tool that reads it.
+    """Load the paths and sizes of a store for a tool that reads it
+    (:func:`load_settings_of_any_broker`).
+    """
+    return load_settings_of_any_broker(path, environment).configuration.store
 
-    Whoever only reads need not do what the broker of the store does: settings that rmqpy's broker
-    refuses, such as ``enableControllerMode``, are accepted.
+
+def load_settings_of_any_broker(
+    path: str | Path, environment: Mapping[str, str] | None = None
+) -> LoadedConfiguration:
+    """Load the settings of a broker, rmqpy's or Java's, for a tool that only reads its store.
+
+    Such a tool need not do what the broker does: settings that rmqpy's broker refuses, such as
+    ``enableControllerMode``, are accepted.
     """
     reading = _Reading(BrokerConfiguration(), refuses=False)
     reading.take_file(path)
-    return _loaded_broker(reading, str(path), environment or {}).configuration.store
+    return _loaded_broker(reading, str(path), environment or {})
 
 
 def load_shard_configuration(

@@ -104,6 +104,7 @@ def test_an_audit_that_fails_halfway_ends_its_document(
         (["store", "fsk", "x"], "expected one of inspect, fsck, map, dump; did you mean fsck?"),
         (["admin", "topicStats"], "expected one that --help lists; did you mean topicStatus?"),
         (["why", "not-delete", "x"], "did you mean not-deleted?"),
+        (["upgrade", "fin"], "did you mean finalize?"),
     ],
 )
 def test_the_nearest_command_is_suggested(
@@ -163,6 +164,20 @@ def test_the_nearest_topic_is_suggested_by_the_name_server(
         code = main(["admin", "topicRoute", "-n", address[0], "-t", "BenchmarkTst"])
         assert code == 1
         assert "did you mean BenchmarkTest?" in capsys.readouterr().err
+        at = ["-n", address[0]]
+        create = ["updateTopic", *at, "-c", "DefaultCluster", "-t", "%RETRY%orders-app"]
+        assert main(["admin", *create]) == 0, "as if the group had been online"
+        for words, hint in (
+            ("consumerConnection -g orders-ap", "orders-app"),
+            ("getBrokerConfig -c DefaultClustr", "DefaultCluster"),
+            ("exportMetrics -c DefaultClustr", "DefaultCluster"),
+            ("clusterRT -c DefaultClustr", "DefaultCluster"),
+            ("updateTopic -t x -c Default", "DefaultCluster"),
+        ):
+            name, *options = words.split()
+            capsys.readouterr()
+            assert main(["admin", name, *at, *options]) == 1, words
+            assert f"did you mean {hint}?" in capsys.readouterr().err, words
     finally:
         ended.set()
         server.join()

@@ -115,7 +115,6 @@ NO_WAY: Final = {
     "cli/upgrade/base/replicas.py: {}": USAGE,
     "demo/store_copy.py: no directory commitlog": USAGE,
     "demo/store_copy.py: a store that already runs": USAGE,
-    "why/gathering/election.py: a store without a folder": USAGE,
     "pipeline/datasource/source.py: {} bytes at offset": "a choice of the job",
     "pipeline/datasource/lookup.py: no message at {}": "read again: its file has expired meanwhile",
     "rehearsal/shadow.py: a copy that ends at": "remove the directory of the rehearsal",

@@ -20,7 +20,12 @@ from rmqpy.testing.processes import dledger_settings, wait_until_accepting
 from rmqpy.why.answer import Certainty
 from rmqpy.why.gathering.election import member_of_broker
 from rmqpy.why.questions.election import explain_election
-from rmqpy.why.questions.election_facts import ElectionFacts, PeerFacts, VoterFacts
+from rmqpy.why.questions.election_facts import (
+    ElectionFacts,
+    OutsiderFacts,
+    PeerFacts,
+    VoterFacts,
+)
 from rmqpy.why.sources.live import BrokerSource
 
 PEERS = "n0-a:1;n1-b:1;n2-c:1"
@@ -158,8 +163,21 @@ def test_a_damaged_vote_is_reported(
 def test_a_classic_store_holds_no_elections(
     store_of: Callable[[str], Path], run: Callable[..., Ran]
 ) -> None:
-    ran = run("why", "election", store_of("A-classic-clean-v497"))
-    assert ran.code == 1 and "a master and its slaves hold no elections" in ran.err
+    store = store_of("A-classic-clean-v497")
+    ran = run("why", "election", store)
+    assert ran.code == 0 and "takes part in no election" in ran.out
+    assert f"found: {store}: no folder dledger-ID" in ran.out and "member:" not in ran.out
+
+
+def test_a_store_that_a_controller_leads_holds_no_elections(
+    store_of: Callable[[str], Path], run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("enableControllerMode=true\ncontrollerAddr=10.0.0.1:9878\n")
+    ran = run("why", "election", store_of("A-classic-clean-v497"), "-c", conf)
+    assert ran.code == 0
+    assert "the controller of RocketMQ 5.x at 10.0.0.1:9878 elects its master" in ran.out
+    assert f"found: enableControllerMode=true ({conf})" in ran.out
 
 
 @pytest.fixture
@@ -213,6 +231,7 @@ class Answering:
 
 def test_the_status_of_a_member_is_understood() -> None:
     found = member_of_broker(cast(BrokerSource, Answering()))
+    assert isinstance(found, VoterFacts)
     assert (found.self_id, found.role, found.leader, found.term) == ("n1", "FOLLOWER", "n0", 4)
     assert (found.log_end, found.committed_index) == ((4, 20), 19)
     texts = [cause.text for cause in explain_election(facts(found)).causes]
@@ -234,14 +253,16 @@ def test_a_master_that_was_a_member_leads_no_group() -> None:
             return None
 
     found = member_of_broker(cast(BrokerSource, Master()))
-    assert (found.role, found.peers) == ("", "") and "it is no member" in found.unknown
-    text = "\n".join(explain_election(facts(found)).lines())
+    assert isinstance(found, OutsiderFacts)
+    answer = explain_election(ElectionFacts(subject="a:1", members=(), outsiders=(found,)))
+    text = "\n".join(answer.lines())
+    assert answer.is_proven and "enableDLegerCommitLog is not set" in text
     assert "leads" not in text and "it is no member of a DLedger group" in text
 
 
 @pytest.mark.slow
 def test_a_broker_that_reports_no_terms_is_named(live: LiveBroker, run: Callable[..., Ran]) -> None:
     ran = run("why", "election", live.address, "127.0.0.1:1")
-    assert ran.code == 2
+    assert ran.code == 0
     assert "it is no member of a DLedger group" in ran.out
     assert "127.0.0.1:1: " in ran.out

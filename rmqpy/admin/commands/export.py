@@ -14,6 +14,7 @@ from rmqpy.admin.output import CommandResult
 from rmqpy.model.errors import RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.names import INITIAL_GROUPS, is_dlq_topic, is_retry_topic, is_system_group
+from rmqpy.model.near_names import did_you_mean
 from rmqpy.remoting.bodies import BrokerStatsData, SubscriptionGroupConfig, TopicConfig
 from rmqpy.remoting.command import CURRENT_VERSION, LANGUAGES, version_text
 
@@ -100,7 +101,8 @@ async def export_metrics(call: CommandContext) -> CommandResult:
         if address is not None:
             reports[name] = await _report(call, address)
     if not reports:
-        raise UsageError(f"the cluster {cluster} has no master")
+        hint = did_you_mean(cluster, info.cluster_addr_table)
+        raise UsageError(f"the cluster {cluster} has no master{hint}")
     rates = [each["runtimeQuota"]["tps"] for each in reports.values()]
     counts = [each["runtimeQuota"]["oneDayNum"] for each in reports.values()]
     totals = {

@@ -10,6 +10,7 @@ from rmqpy.admin.output import Column, CommandResult, OutputTable, java_bool, ja
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
 from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 from rmqpy.remoting.bodies import MessageQueue
 
 FILLING = b"a"
@@ -99,7 +100,7 @@ async def cluster_rt(call: CommandContext) -> CommandResult:
             clusters = (await call.admin.cluster_info()).cluster_addr_table
             chosen = args.optional("cluster")
             if chosen is not None and chosen not in clusters:
-                raise UsageError(f"cluster [{chosen}] not exist")
+                raise UsageError(f"cluster [{chosen}] not exist{did_you_mean(chosen, clusters)}")
             for cluster in [chosen] if chosen is not None else sorted(clusters):
                 for broker in sorted(clusters[cluster]):
                     row = await _round(call, producer, broker, amount)

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Final
 
+from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options, positive
 from rmqpy.cli.pipeline.engine import print_skipped, store_roots
 from rmqpy.model.errors import ConfigError
@@ -84,11 +85,15 @@ def _setting(text: str) -> tuple[str, str]:
 def _append(options: argparse.Namespace) -> int:
     from attrs import evolve
 
+    from rmqpy.audit.scan.directory import read_directory
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.append import Append
+    from rmqpy.store.files.disk import OsFileSystem
 
     plan = _plan(options)
     table = _table(options, plan)
+    files = OsFileSystem()
+    note_unknown_topics(files, read_directory(files, plan.root), options.topic or ())
     try:
         with ProgressLine("appended") as progress:
             append = Append(evolve(plan, progress=progress), table)

@@ -111,7 +111,7 @@ def _election(options: argparse.Namespace) -> int:
     from rmqpy.model.errors import NetworkError
     from rmqpy.why.gathering.election import member_of_broker, member_of_directory
     from rmqpy.why.questions.election import explain_election
-    from rmqpy.why.questions.election_facts import ElectionFacts
+    from rmqpy.why.questions.election_facts import ElectionFacts, OutsiderFacts
 
     folders = [target for target in options.target if not is_address(target)]
     if len(options.configs) not in (0, len(folders)):
@@ -120,7 +120,7 @@ def _election(options: argparse.Namespace) -> int:
             " for each or none; give them in the same order"
         )
     configs = dict(zip(folders, options.configs, strict=False))
-    members, silent = [], []
+    examined, silent = [], []
     settings: Mapping[str, str] = {}
     settings_from = "default"
     for target in options.target:
@@ -128,16 +128,17 @@ def _election(options: argparse.Namespace) -> int:
         try:
             if is_address(target):
                 with broker_source(options, target) as broker:
-                    members.append(member_of_broker(broker))
+                    examined.append(member_of_broker(broker))
             else:
                 source = directory_source(options, target)
-                members.append(member_of_directory(source))
+                examined.append(member_of_directory(source))
                 settings, settings_from = source.settings()
         except NetworkError as error:
             silent.append((target, str(error)))
     facts = ElectionFacts(
         subject=", ".join(options.target),
-        members=tuple(members),
+        members=tuple(each for each in examined if not isinstance(each, OutsiderFacts)),
+        outsiders=tuple(each for each in examined if isinstance(each, OutsiderFacts)),
         silent=tuple(silent),
         heartbeat_ms=int(settings.get("heartBeatTimeIntervalMs", "2000")),
         leaks=int(settings.get("maxHeartBeatLeak", "3")),

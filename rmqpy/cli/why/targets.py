@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rmqpy.client.core.instance import ClientSettings
-    from rmqpy.config.loading import BrokerConfiguration
+    from rmqpy.config.loading import LoadedConfiguration
     from rmqpy.why.message_id import MessageId
     from rmqpy.why.sources.directory import StoreDirectorySource
     from rmqpy.why.sources.interface import MessageSource
@@ -93,15 +93,22 @@ def directory_source(options: argparse.Namespace, path: str) -> StoreDirectorySo
     from rmqpy.why.sources.directory import DEFAULT_SETTINGS, StoreDirectorySource
 
     root = local_path(path)
-    configuration, settings_from = configuration_of(options, root)
+    loaded, settings_from = configuration_of(options, root)
     files = OsFileSystem()
+    configuration = loaded.configuration if loaded is not None else None
     check_store_root(files, root, configuration.store if configuration is not None else None)
-    return StoreDirectorySource(files, root, configuration, settings_from or DEFAULT_SETTINGS)
+    return StoreDirectorySource(
+        files,
+        root,
+        configuration,
+        settings_from or DEFAULT_SETTINGS,
+        others=loaded.unknown if loaded is not None else {},
+    )
 
 
 def configuration_of(
     options: argparse.Namespace, root: str
-) -> tuple[BrokerConfiguration | None, str]:
+) -> tuple[LoadedConfiguration | None, str]:
     """Return the configuration of a directory's broker and where it is from.
 
     That is the file of ``-c``, or the file with which the broker that runs on the directory was
@@ -110,21 +117,21 @@ def configuration_of(
     from pathlib import Path
 
     from rmqpy.audit.facts.lock_probe import find_lock_owner
-    from rmqpy.config.loading import load_broker_configuration
+    from rmqpy.config.loading import load_settings_of_any_broker
     from rmqpy.why.sources.process import configuration_of_process
 
     if options.config is not None:
-        return load_broker_configuration(options.config).configuration, options.config
+        return load_settings_of_any_broker(options.config, os.environ), options.config
     process = find_lock_owner(f"{root}/lock")
     path = configuration_of_process(process) if process is not None else None
     if path is None:
         return None, ""
     try:
-        configuration = load_broker_configuration(path).configuration
+        loaded = load_settings_of_any_broker(path, os.environ)
     except (RmqError, OSError):
         return None, ""
-    same = str(Path(configuration.store.store_path_root_dir).resolve()) == root
-    return (configuration, path) if same else (None, "")
+    configured = loaded.configuration.store.store_path_root_dir
+    return (loaded, path) if str(Path(configured).resolve()) == root else (None, "")
 
 
 def _client_settings(options: argparse.Namespace) -> Callable[[str], ClientSettings]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from attrs import evolve
@@ -14,30 +15,26 @@ from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import StoreError
 from rmqpy.remoting.fastjson import loads
 from rmqpy.store.ledger.member_state import LedgerCheckpoint, MemberFiles
-from rmqpy.why.questions.election_facts import PeerFacts, VoterFacts
+from rmqpy.why.questions.election_facts import OutsiderFacts, PeerFacts, VoterFacts
 from rmqpy.why.sources.directory import StoreDirectorySource
 from rmqpy.why.sources.live import BrokerSource
 
 __all__ = ["member_of_broker", "member_of_directory"]
 
-NO_MEMBER: Final = "it is no member of a DLedger group (enableDLegerCommitLog is not set)"
 ROLE_ONLY: Final = (
     "a Java broker does not report term, vote, and log; its role is that of its brokerId. Run this"
     " on its directory"
 )
 
 
-def member_of_directory(source: StoreDirectorySource) -> VoterFacts:
-    """Return the facts of the member whose store this is. Raise StoreError if it is none."""
+def member_of_directory(source: StoreDirectorySource) -> VoterFacts | OutsiderFacts:
+    """Return the facts of the member whose store this is."""
     directory, files = source.directory, source.files
     ledger = directory.ledger
+    settings, settings_from = source.settings()
     if ledger is None:
-        raise StoreError(
-            source.root,
-            "a store without a folder dledger-ID",
-            "the store of a member of a DLedger group",
-            "give the storePathRootDir of each member; a master and its slaves hold no elections",
-        )
+        shown_by = f"{source.root}: no folder dledger-ID"
+        return _outsider(source.name, shown_by, settings, settings_from)
     problems: list[str] = []
     state, checkpoint = HardState(), LedgerCheckpoint()
     member = MemberFiles(files, ledger.folder)
@@ -53,7 +50,6 @@ def member_of_directory(source: StoreDirectorySource) -> VoterFacts:
     for path, found in ledger_state_problems(files, ledger, end_index, end_term):
         if durable <= end_index or path != ledger.checkpoint:
             problems.append(f"{directory.relative(path)}: {found}")
-    settings, _ = source.settings()
     return VoterFacts(
         name=source.name,
         self_id=ledger.self_id,
@@ -72,9 +68,9 @@ def member_of_directory(source: StoreDirectorySource) -> VoterFacts:
     )
 
 
-def member_of_broker(source: BrokerSource) -> VoterFacts:
+def member_of_broker(source: BrokerSource) -> VoterFacts | OutsiderFacts:
     """Return what a running member reports; a Java broker reports its role only."""
-    settings, _ = source.settings()
+    settings, settings_from = source.settings()
     known = VoterFacts(
         name=source.name,
         self_id=settings.get("dLegerSelfId", ""),
@@ -85,7 +81,8 @@ def member_of_broker(source: BrokerSource) -> VoterFacts:
     answer = source.call(RequestCode.RMQPY_DLEDGER_STATUS)
     status = loads(answer.body) if answer is not None else None
     if not isinstance(status, dict) and settings.get("enableDLegerCommitLog") != "true":
-        return VoterFacts(name=source.name, self_id="", unknown=NO_MEMBER)  # leave keeps the peers
+        shown_by = "enableDLegerCommitLog is not set"  # leave keeps the peers
+        return _outsider(source.name, shown_by, settings, settings_from)
     if not isinstance(status, dict):
         return evolve(known, role=_java_role(settings), unknown=ROLE_ONLY)
     return evolve(
@@ -101,6 +98,19 @@ def member_of_broker(source: BrokerSource) -> VoterFacts:
         fault=status.get("fault") or "",
         views=tuple(_view(each) for each in status["peers"]),
         events=tuple((each["time_ms"], each["text"]) for each in status["events"]),
+    )
+
+
+def _outsider(
+    name: str, shown_by: str, settings: Mapping[str, str], settings_from: str
+) -> OutsiderFacts:
+    """Return what shows that a store or a broker is no member: ``shown_by``, or its controller."""
+    if settings.get("enableControllerMode") != "true":
+        return OutsiderFacts(name=name, shown_by=shown_by)
+    return OutsiderFacts(
+        name=name,
+        shown_by=f"enableControllerMode=true ({settings_from})",
+        controllers=settings.get("controllerAddr", "") or "an unknown address",
     )
 
 

@@ -23,6 +23,7 @@ EVENTS_SHOWN = 5
 
 def explain_election(facts: ElectionFacts) -> Answer:
     causes = [
+        *_outsiders(facts),
         *_quorum(facts),
         *_last_events(facts),
         *_votes(facts),
@@ -47,6 +48,24 @@ def _nothing(facts: ElectionFacts) -> str:
         leader = ", ".join(sorted(facts.leaders))
         return f"{leader} leads, and nothing that was examined shows a reason for an election"
     return "nothing that was examined shows a reason for an election"
+
+
+def _outsiders(facts: ElectionFacts) -> Iterator[Cause]:
+    for each in facts.outsiders:
+        if each.controllers:
+            yield proven(
+                f"{each.name} does not vote: the controller of RocketMQ 5.x at {each.controllers}"
+                " elects its master",
+                each.shown_by,
+                next=("the log of the controller has its elections and their reasons",),
+            )
+        else:
+            yield proven(
+                f"{each.name} takes part in no election: it is no member of a DLedger group, and a"
+                " slave never becomes master by itself",
+                each.shown_by,
+                next=("rmqpy upgrade init begins the way to a group that elects its leader",),
+            )
 
 
 def _quorum(facts: ElectionFacts) -> Iterator[Cause]:
@@ -250,7 +269,8 @@ def _repeated(facts: ElectionFacts) -> Iterator[Cause]:
 
 
 def _facts(facts: ElectionFacts) -> Iterator[tuple[str, str]]:
-    yield "group", f"{count_text(len(facts.all_ids), 'member')}: {', '.join(facts.all_ids)}"
+    if facts.all_ids:
+        yield "group", f"{count_text(len(facts.all_ids), 'member')}: {', '.join(facts.all_ids)}"
     for each in facts.members:
         parts = [f"{each.name}:"]
         if each.role:
@@ -272,5 +292,5 @@ def _not_examined(facts: ElectionFacts) -> Iterator[str]:
     missing = set(facts.all_ids) - {each.self_id for each in facts.members}
     if missing:
         yield f"{', '.join(sorted(missing))}: name the directories or addresses of all members"
-    if not any(each.role and not each.unknown for each in facts.members):
+    if facts.members and not any(each.role and not each.unknown for each in facts.members):
         yield "the times and reasons of past changes: only running members of rmqpy report them"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define
 
-__all__ = ["ElectionFacts", "PeerFacts", "VoterFacts"]
+__all__ = ["ElectionFacts", "OutsiderFacts", "PeerFacts", "VoterFacts"]
 
 
 @define(slots=True, frozen=True)
@@ -57,11 +57,26 @@ class VoterFacts:
 
 
 @define(slots=True, frozen=True, kw_only=True)
+class OutsiderFacts:
+    """A broker or a store that is no member of a DLedger group; ``shown_by`` says what shows it.
+
+    ``controllers`` are the controllers of 5.x that elect its master, or "".
+    """
+
+    name: str
+    shown_by: str
+    controllers: str = ""
+
+
+@define(slots=True, frozen=True, kw_only=True)
 class ElectionFacts:
-    """The members that were examined, and those that did not answer with the reason."""
+    """The members that were examined, those that turned out to be none, and those that did not
+    answer with the reason.
+    """
 
     subject: str
     members: tuple[VoterFacts, ...]
+    outsiders: tuple[OutsiderFacts, ...] = ()
     silent: tuple[tuple[str, str], ...] = ()
     heartbeat_ms: int = 2000
     leaks: int = 3

@@ -64,7 +64,7 @@ class StoreDirectorySource:
     """The messages, queues, index, and tables of one directory.
 
     ``configuration`` is that of broker.conf, and ``settings_from`` names the file; without it,
-    Java's defaults are assumed.
+    Java's defaults are assumed. ``others`` are the pairs of the file that only Java knows.
     """
 
     is_live = False
@@ -75,11 +75,13 @@ class StoreDirectorySource:
         root: str,
         configuration: BrokerConfiguration | None = None,
         settings_from: str = DEFAULT_SETTINGS,
+        others: Mapping[str, str] | None = None,
     ) -> None:
         self.files = files
         self.root = root
         self.configuration = configuration
         self.settings_from = settings_from
+        self.others = others or {}
         store = configuration.store if configuration is not None else None
         self.directory = read_directory(files, root, store)
         self._units = QueueUnits(files, self.directory)
@@ -90,7 +92,8 @@ class StoreDirectorySource:
         return self.root
 
     def settings(self) -> tuple[Mapping[str, str], str]:
-        return effective_values(self.configuration or BrokerConfiguration()), self.settings_from
+        known = effective_values(self.configuration or BrokerConfiguration())
+        return {**self.others, **known}, self.settings_from
 
     def range(self) -> StoreRange | None:
         logs = self.directory.logs
