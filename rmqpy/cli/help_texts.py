@@ -101,7 +101,12 @@ HELP = {
     ),
     "upgrade manifest": _help(f"upgrade manifest n0={DIR} --format json"),
     "upgrade prepare": _help("upgrade prepare", f"upgrade prepare {GROUP} --rate 20"),
-    "upgrade plan": _help("upgrade plan", f"upgrade plan {GROUP} --out plan.json", no=REFUSED),
+    "upgrade plan": _help(
+        "upgrade plan",
+        "upgrade plan --details",
+        f"upgrade plan {GROUP} --out plan.json",
+        no=REFUSED,
+    ),
     "upgrade apply": _help(
         "upgrade apply",
         f"upgrade apply {GROUP} --plan plan.json --node n1",

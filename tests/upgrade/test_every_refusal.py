@@ -81,6 +81,7 @@ NO_STEP: Final = {
     "{}: found a broker that runs in this directory": "stop the broker",
     "{}: it has no log to build from": "there is nothing to do",
     "found no plan that is applied or half done": "there is nothing to do",
+    "found {} final on {}, expected it to be applied": "finish with finalize",
     "found {} in {}, expected a half-done plan": "there is nothing to do",
     "found {} in {}, expected one that is applied": "there is nothing to do",
     "found {} in {}, expected an applied plan": "there is nothing to do",

@@ -101,8 +101,11 @@ def test_a_group_is_switched_and_rolled_back_without_arguments(
 
 
 @pytest.mark.slow
-def test_a_group_leaves_without_arguments(joined: Path, run: RunUpgrade) -> None:
+def test_a_group_leaves_without_arguments(
+    joined: Path, run: RunUpgrade, holders: Callable[[Path], None]
+) -> None:
     assert run(f"init {CONFS}")[0] == 0
+    holders(joined)
     assert run("leave")[0] == 0
     assert list(joined.glob("n*/dledger-*")), "leave plans only"
     assert run("apply")[0] == 0
@@ -111,9 +114,17 @@ def test_a_group_leaves_without_arguments(joined: Path, run: RunUpgrade) -> None
     assert "brokerRole=SLAVE\n" in (joined / "n2.conf").read_text()
     code, out, _ = run("verify")
     assert code == 0, out
+    assert run(f"finalize {joined}/n0")[0] == 0 and state_of(run) == "left-final"
+    code, _, err = run("rollback")
+    assert code == 2 and "the way back final on n0" in err and "n1, n2 cannot go back alone" in err
     code, out, _ = run("finalize")
     assert code == 0 and out.count("the upgrade is final") == 3
+    assert "group b0: left-final;" in out and "next: start the brokers" in out
     assert run("rollback")[0] == 2
+    assert run("plan")[0] == 0 and state_of(run) == "planned", "the group can switch again"
+    (joined / "plan.json").unlink()
+    code, out, err = run("run --until returned --yes")
+    assert code == 0 and state_of(run) == "classic", (out, err)
 
 
 def state_of(run: RunUpgrade) -> str:

@@ -46,12 +46,15 @@ FRESH = {"dledger": True}
 REFILL = PlanFacts(id="p5", steps=ALIGN, ends={"n0": 200, "n1": 200, "n2": 0})
 REFILLED = {"journal": "applied", "steps": ALIGN, "plan": "p5", "untouched": True, "since_ms": 30}
 LEFT = {**ALIGNED, "steps": LEAVE, "plan": "p3", "end": 200, "since_ms": 40}
+GIVEN_UP = {**LEFT, "journal": "finalized"}
+"""``finalize`` has removed the undo records of the way back."""
 CONTROL = {"enableControllerMode": "true", "controllerAddr": "c:1"}
 CONTROLLED = {**STOPPED, "keys": CONTROL}
 HANDED = {**CONTROLLED, **ALIGNED, "steps": CONTROLLER, "plan": "p6", "since_ms": 20}
 ALIGNMENT = PlanFacts(id="p1", steps=ALIGN, ends={"n0": 100, "n1": 100, "n2": 100})
 FROM_CONTROLLER = PlanFacts(id="p7", steps=LEAVE_CONTROLLER, ends=ALIGNMENT.ends)
 FREED = {**ALIGNED, "steps": LEAVE_CONTROLLER, "plan": "p7", "since_ms": 40}
+AGAIN = PlanFacts(id="p8", steps=ALIGN, ends={"n0": 200, "n1": 200, "n2": 200})
 WAY_BACK = PlanFacts(id="p3", steps=LEAVE, ends={"n0": 200, "n1": 200, "n2": 200})
 
 
@@ -103,8 +106,16 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("left-verified", [LEFT] * 3, {"proof": proof(made_ms=41)}),
     ("returning", [up(LEFT), LEFT, LEFT], {}),
     ("returned", [up({**LEFT, "untouched": False})] * 3, {}),
-    ("classic", [up({**LEFT, "journal": "finalized"})] * 3, {}),
+    ("classic", [up(GIVEN_UP)] * 3, {}),
+    ("left-final", [GIVEN_UP] * 3, {}),
+    ("left-final", [GIVEN_UP] * 3, {"proof": proof(made_ms=41)}),
+    ("left-final", [GIVEN_UP, LEFT, LEFT], {}),
+    ("left-final", [{**GIVEN_UP, "steps": LEAVE_CONTROLLER}] * 3, {}),
+    ("planned", [GIVEN_UP] * 3, {"plan": AGAIN}),
+    ("returning", [up({**GIVEN_UP, "untouched": False}), GIVEN_UP, GIVEN_UP], {}),
+    ("stopping", [up(GIVEN_UP), {**GIVEN_UP, "untouched": False}], {}),
     ("stopped", [{**LEFT, "untouched": False, "end": 300}] * 3, {}),
+    ("stopped", [{**GIVEN_UP, "untouched": False, "end": 300}] * 3, {}),
     ("handing-over", [HANDED, ALIGNED, ALIGNED], {}),
     ("handed-over", [HANDED] * 3, {}),
     ("controller-halted", [{**HANDED, "untouched": False}] * 3, {}),
@@ -205,6 +216,12 @@ def test_a_later_state_reaches_an_earlier_one_of_its_way_only() -> None:
             assert not reaches(earlier, later)
     assert not reaches(BY_NAME["verified"], BY_NAME["classic"]), "the way to it is the way back"
     assert not reaches(BY_NAME["verified"], BY_NAME["returned"])
+
+
+def test_a_way_back_that_is_final_has_come_as_far_as_before() -> None:
+    final, classic = BY_NAME["left-final"], BY_NAME["classic"]
+    assert reaches(final, BY_NAME["left-verified"]) and not reaches(final, BY_NAME["returned"])
+    assert reaches(classic, BY_NAME["returned"]) and not reaches(classic, BY_NAME["halted"])
 
 
 def test_the_page_lists_every_state() -> None:

@@ -80,7 +80,7 @@ def _rebuild(options: argparse.Namespace) -> int:
         for line in _lines(done, plan.is_empty, options.apply):
             print(line)
         if not plan.is_empty:
-            print("\n".join(plan.lines()))
+            print("\n".join(plan.lines(details=True)))
     return EXIT_DONE if done.is_whole else EXIT_NO
 
 

@@ -24,7 +24,7 @@ from rmqpy.cli.parsing import (
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_options, store_runners
 from rmqpy.cli.upgrade.aligning import plan_verb
-from rmqpy.cli.upgrade.base.options import give_up_option, replica_options
+from rmqpy.cli.upgrade.base.options import details_option, give_up_option, replica_options
 from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas, name_of, now_ms
 from rmqpy.model.errors import RmqError
 
@@ -63,6 +63,7 @@ def add_verbs(verbs: Commands) -> None:
     replica_options(plan, may_be_empty=True)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     give_up_option(plan)
+    details_option(plan)
     plan.add_argument(
         "--out", type=output_file, metavar="FILE", help="write the plan to FILE, as JSON"
     )

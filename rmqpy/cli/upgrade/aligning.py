@@ -11,6 +11,7 @@ from rmqpy.cli.upgrade.base.carry_out import recorded_context
 from rmqpy.cli.upgrade.base.contexts import locked, plan_context_of
 from rmqpy.cli.upgrade.base.options import (
     add_verb,
+    details_option,
     full_option,
     give_up_option,
     key_option,
@@ -37,6 +38,7 @@ def add_verbs(verbs: Commands) -> None:
     full_option(plan)
     plan.add_argument("--reference", metavar="NAME", help="the side to keep after a divergence")
     give_up_option(plan)
+    details_option(plan)
     out_option(plan)
     key_option(plan)
 
@@ -66,7 +68,7 @@ def _plan(options: argparse.Namespace) -> int:
         manifest = context.reference.replica.survey().manifest
         options.given_group.keep(options.given_group.before, manifest.encode(blocks=False))
         options.out = options.out or str(options.given_group.plan)
-    code = show_plan(options, plan)
+    code = show_plan(options, plan, context.group)
     if options.given_group is not None:
         show_state(options)
     return code

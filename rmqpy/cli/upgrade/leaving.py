@@ -10,6 +10,7 @@ from rmqpy.cli.upgrade.base.carry_out import announced_in_all, carry_out
 from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.options import (
     add_verb,
+    details_option,
     full_option,
     give_up_option,
     key_option,
@@ -58,6 +59,7 @@ def add_verbs(verbs: Commands) -> None:
     )
     leave.add_argument("--into", metavar="DIR", help="work on a copy in DIR; keep broker.conf")
     leave.add_argument("--apply", action="store_true", help="carry out the plan now, on this host")
+    details_option(leave)
     out_option(leave)
     key_option(leave)
     runbook_option(leave)
@@ -96,7 +98,7 @@ def _leave(options: argparse.Namespace) -> int:
         if options.given_group is not None:
             _keep_manifest(options.given_group, context, plan)
             options.out = options.out or str(options.given_group.plan)
-        code = show_plan(options, plan)
+        code = show_plan(options, plan, context.group)
         if options.given_group is not None:
             show_state(options)
         return code

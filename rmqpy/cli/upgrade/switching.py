@@ -14,6 +14,7 @@ from rmqpy.cli.upgrade.base.carry_out_switch import AFTER, CONTROLLER, DLEDGER, 
 from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.options import (
     add_verb,
+    details_option,
     full_option,
     give_up_option,
     input_options,
@@ -64,6 +65,7 @@ def add_verbs(verbs: Commands) -> None:
     )
     switch.add_argument("--group", default="", help="dLegerGroup; default: brokerName")
     switch.add_argument("--dry-run", action="store_true", help="only print the plan")
+    details_option(switch)
     runbook_option(switch)
     switch.set_defaults(interrupted=CAN_BE_RESUMED)
 
@@ -81,6 +83,7 @@ def add_verbs(verbs: Commands) -> None:
     full_option(join)
     give_up_option(join)
     join.add_argument("--dry-run", action="store_true", help="only print the plan")
+    details_option(join)
     join.add_argument("--yes", action="store_true", help="carry out the plan without asking")
     join.set_defaults(interrupted=CAN_BE_RESUMED, may_be_empty=True)
 
@@ -113,7 +116,7 @@ def _switch(options: argparse.Namespace) -> int:
     if options.given_group is not None and not options.given_group.file.is_local:
         return switch_hosts(options, options.given_group, context)
     if options.dry_run:
-        return show_plan(options, plan_switch(context))
+        return show_plan(options, plan_switch(context), context.group)
     plan = carry_out_switch(context)
     print_outcome(
         options,
@@ -151,12 +154,12 @@ def _join(options: argparse.Namespace) -> int:
     context = plan_context_of(options, switch)
     plan = plan_joining(context, name, given_up=options.give_up is not None)
     if options.dry_run:
-        return show_plan(options, plan)
+        return show_plan(options, plan, context.group)
     check_given_up(plan, options.give_up)
     value: dict[str, object] = {"plan": plan.id}
     if not plan.is_empty:
         (part,) = plan.nodes
-        confirm(options, plan, f"change {part.root} as planned")
+        confirm(options, plan, context.group, f"change {part.root} as planned")
         (journal,) = carry_out(context, plan, "aligned")
         value = journal_json(journal)
         context = plan_context_of(options, switch)

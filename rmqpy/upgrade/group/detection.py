@@ -13,7 +13,7 @@ from attrs import define
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
-from rmqpy.upgrade.group.member_stage import has_applied, has_left
+from rmqpy.upgrade.group.member_stage import has_applied, has_left, has_left_finally
 from rmqpy.upgrade.group.states import (
     ALIGNED,
     ALIGNING,
@@ -35,6 +35,7 @@ from rmqpy.upgrade.group.states import (
     LEAVE_PLANNED,
     LEAVING,
     LEFT,
+    LEFT_FINAL,
     LEFT_VERIFIED,
     MIXED,
     PLANNED,
@@ -184,13 +185,17 @@ def _classic_state(facts: GroupFacts) -> State:
     came_back = facts.some(lambda each: each.journal == APPLIED and each.steps in WAYS_BACK)
     if facts.every(lambda each: each.running or each.mode is Mode.EMPTY):
         return RETURNED if came_back else CLASSIC
+    left_finally = [each for each in facts.members if has_left_finally(each)]
     if facts.some(lambda each: each.running):
-        return RETURNING if came_back else STOPPING
+        waits = any(not each.running for each in left_finally)
+        return RETURNING if came_back or waits else STOPPING
     if facts.every(has_left):
         return LEFT_VERIFIED if facts.is_proven else LEFT
     plans = {each.plan for each in facts.members if has_applied(each, ALIGN)}
     if len(plans) == 1 and facts.every(lambda each: has_applied(each, ALIGN)):
         return ALIGNED
+    if left_finally and facts.every(lambda each: has_left(each) or has_left_finally(each)):
+        return _align_state(facts) or LEFT_FINAL
     return _align_state(facts) or STOPPED
 
 

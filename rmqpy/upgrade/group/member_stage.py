@@ -7,7 +7,7 @@ from enum import Enum
 
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.upgrade.checks.member_facts import MemberFacts
-from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, ROLLING_BACK
+from rmqpy.upgrade.plan.journal import APPLIED, APPLYING, FINALIZED, ROLLING_BACK
 from rmqpy.upgrade.steps.planning import ALIGN, SWITCH, WAYS_BACK
 
 
@@ -44,7 +44,7 @@ def stage_of(member: MemberFacts) -> MemberStage:
         (member.mode is Mode.EMPTY, MemberStage.EMPTY),
         (member.dledger, MemberStage.HALTED if member.entries else MemberStage.SWITCHED),
         (member.controlled, MemberStage.HANDED_OVER),
-        (has_left(member), MemberStage.LEFT),
+        (has_left(member) or has_left_finally(member), MemberStage.LEFT),
         (has_applied(member, ALIGN), MemberStage.ALIGNED),
     )
     return next((stage for holds, stage in rules if holds), MemberStage.STOPPED)
@@ -53,6 +53,13 @@ def stage_of(member: MemberFacts) -> MemberStage:
 def has_left(member: MemberFacts) -> bool:
     """Return whether the way back was the last to change the member's logs."""
     return any(has_applied(member, steps) for steps in WAYS_BACK)
+
+
+def has_left_finally(member: MemberFacts) -> bool:
+    """Return whether the way back was the last to change the member's logs, and `finalize` has
+    removed its undo records.
+    """
+    return member.journal == FINALIZED and member.steps in WAYS_BACK and member.untouched
 
 
 def has_applied(member: MemberFacts, steps: Sequence[str], plan: str | None = None) -> bool:

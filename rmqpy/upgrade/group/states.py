@@ -210,6 +210,13 @@ LEFT_VERIFIED = State(
     next=NextStep.START,
     back="`rollback`",
 )
+LEFT_FINAL = State(
+    name="left-final",
+    meaning="all members have a classic log again, and its undo records are removed",
+    served=NO,
+    next=NextStep.START,
+    back="switch again",
+)
 RETURNING = State(
     name="returning",
     meaning="some brokers run as master or slave after the way back, others are stopped",
@@ -342,7 +349,7 @@ BACKWARD: Final = (
 STATES: Final = (
     *FORWARD,
     *BACKWARD,
-    *(INCOMPLETE, BEHIND, LACKING),
+    *(LEFT_FINAL, INCOMPLETE, BEHIND, LACKING),
     *(HANDING_OVER, HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )
@@ -370,6 +377,10 @@ def reaches(state: State, target: State) -> bool:
     """Return whether a group in ``state`` has come as far as ``target`` on the way to it."""
     if target is CLASSIC:
         return state is CLASSIC
+    if state is LEFT_FINAL:
+        state = LEFT_VERIFIED
+    if state is CLASSIC and target is RETURNED:
+        return True  # `finalize` leads from the one to the other
     for way in (FORWARD, BACKWARD):
         if target in way:
             return state in way and way.index(state) >= way.index(target)

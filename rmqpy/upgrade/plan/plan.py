@@ -10,23 +10,20 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from attrs import define, field
 
 from rmqpy.audit.replicas.certificate import signature_of
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
+from rmqpy.model.text import format_bytes
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import Op, op_from_json, op_to_json
 
 PLAN_FORMAT = 1
 _ID_DIGITS = 12
-
-
-SHOWN_MAX: Final = 50
-"""The maximum number of operations of a member in the readable form of a plan."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -42,6 +39,21 @@ class NodePlan:
     keep: str
     ops: tuple[Op, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def written_bytes(self) -> int:
+        """The number of bytes that this part writes at most."""
+        return sum(op.written_bytes for op in self.ops)
+
+    def summary(self, free: int | None) -> str:
+        """Return what is done on this member as a line; ``free`` is the space of its disk."""
+        counts = Counter(op.kind for op in self.ops)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
+        line = f"{self.replica} ({self.root}): {kinds}"
+        if self.ops:
+            line += f"; writes at most {format_bytes(self.written_bytes)}"
+            line += f", {format_bytes(free)} free" if free is not None else ""
+        return line
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,28 +138,27 @@ class Plan:
             )
         return plan
 
-    def lines(self) -> Iterator[str]:
-        """Yield the readable form: first what is done on each member, then the operations, of each
-        member at most ``SHOWN_MAX``.
+    def lines(
+        self, free: Mapping[str, int] | None = None, *, details: bool = False
+    ) -> Iterator[str]:
+        """Yield the readable form: what is done on each member, on a disk that has ``free`` bytes
+        (by replica), and with ``details`` every operation.
         """
         yield f"plan {self.id}: {', '.join(self.steps)}"
         for node in self.nodes:
-            counts = Counter(op.kind for op in node.ops)
-            summary = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "nothing"
-            yield f"{node.replica} ({node.root}): {summary}"
+            yield node.summary((free or {}).get(node.replica))
         for name, value in self.facts.items():
             yield from _fact_lines(name, value)
         for conflict in self.conflicts:
             yield f"  CONFLICT {conflict}"
-        for node in self.nodes:
-            if node.notes or node.ops:
+        yield from (f"  note: {note}" for note in self.note_lines())
+        count = sum(len(node.ops) for node in self.nodes)
+        if count and not details:
+            yield f"{count} operations; --details lists them"
+        for node in self.nodes if details else ():
+            if node.ops:
                 yield f"{node.replica}:"
-            for note in node.notes:
-                yield f"  note: {note}"
-            for op in node.ops[:SHOWN_MAX]:
-                yield f"  {op_line(op)}"
-            if len(node.ops) > SHOWN_MAX:
-                yield f"  and {len(node.ops) - SHOWN_MAX} more; --format json shows all"
+            yield from (f"  {op_line(op)}" for op in node.ops)
 
     def note_lines(self) -> Iterator[str]:
         """Yield the notes of all members, those that are the same for all of them once."""

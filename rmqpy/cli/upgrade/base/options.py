@@ -58,6 +58,10 @@ def out_option(parser: Parser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write the result to FILE, as JSON")
 
 
+def details_option(parser: Parser) -> None:
+    parser.add_argument("--details", action="store_true", help="list every operation of the plan")
+
+
 def key_option(parser: Parser) -> None:
     parser.add_argument("--key", metavar="FILE", help="sign with the secret in FILE")
 

@@ -16,6 +16,7 @@ from rmqpy.cli.terminal import Rows, show
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rmqpy.upgrade.checks.findings import Group
     from rmqpy.upgrade.plan.journal import Journal
     from rmqpy.upgrade.plan.plan import Plan
 
@@ -57,10 +58,10 @@ def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterabl
             yield from (f"  {line}" for line in lines)
 
 
-def confirm(options: argparse.Namespace, plan: Plan, what: str) -> None:
+def confirm(options: argparse.Namespace, plan: Plan, group: Group, what: str) -> None:
     """Show the plan, and ask at a terminal. Raise UpgradeRefusedError unless the answer is yes."""
     if not options.yes and options.format != "json":
-        print_result(options, None, plan.lines())
+        print_result(options, None, _plan_lines(options, plan, group))
     ask(options, what, "Read the plan (--dry-run), then run")
 
 
@@ -81,14 +82,20 @@ def ask(options: argparse.Namespace, what: str, remedy: str = "Run") -> None:
     )
 
 
-def show_plan(options: argparse.Namespace, plan: Plan) -> int:
+def show_plan(options: argparse.Namespace, plan: Plan, group: Group) -> int:
+    """Show a plan for a group, and write it to the file of ``--out``."""
     from pathlib import Path
 
     value = plan.to_json(read_secret(getattr(options, "key", None)))
     if getattr(options, "out", None):
         Path(options.out).write_text(json.dumps(value, indent=1), encoding="utf-8")
-    print_result(options, value, plan.lines())
+    print_result(options, value, _plan_lines(options, plan, group))
     return EXIT_DONE
+
+
+def _plan_lines(options: argparse.Namespace, plan: Plan, group: Group) -> Iterable[str]:
+    free = {each.name: each.disk_free for each in group.surveys}
+    return plan.lines(free, details=options.details)
 
 
 def print_journal(options: argparse.Namespace, journal: Journal, text: str) -> int:

@@ -25,6 +25,7 @@ def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
     """Take the newest step back on all members that have taken it."""
     from rmqpy.upgrade.group.steps_taken import newest_step, step_of
     from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
+    from rmqpy.upgrade.plan.journal import FINALIZED
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
     reach_hosts(options, group.file)
@@ -37,6 +38,17 @@ def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
             " nothing to roll back"
         )
     names = {name for name, each in taken.items() if step_of(each.steps) is newest}
+    final = [
+        name
+        for name, each in facts.items()
+        if each.journal == FINALIZED and step_of(each.steps) is newest
+    ]
+    if final:
+        raise UpgradeRefusedError(
+            f"found {newest.value} final on {', '.join(final)}, expected it to be applied on every"
+            f" member, because {', '.join(sorted(names))} cannot go back alone; finish with rmqpy"
+            " upgrade finalize"
+        )
     contexts = {
         each.name: recorded_context(options, each.root)
         for each in local_replicas(options)

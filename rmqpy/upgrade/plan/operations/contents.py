@@ -39,6 +39,10 @@ class Write(Op):
     def data(self) -> bytes:
         return base64.b64decode(self.content)
 
+    @property
+    def written_bytes(self) -> int:
+        return len(self.data)
+
     def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
         files = context.files
         old = files.size_of(self.path) if files.exists(self.path) else 0
@@ -86,6 +90,10 @@ class Derive(Op):
     """The space that all queues and index files of the result take at most; -1 in plans of earlier
     versions.
     """
+
+    @property
+    def written_bytes(self) -> int:
+        return max(self.bytes_max, 0)
 
     @property
     def paths(self) -> tuple[str, ...]:

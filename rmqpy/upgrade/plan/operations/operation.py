@@ -68,6 +68,13 @@ class Op(ABC):
         """The number of bytes that the operation writes, for progress reports."""
         return 0
 
+    @property
+    def written_bytes(self) -> int:
+        """The number of bytes that the operation writes to the disk at most, without its undo
+        record and without holes.
+        """
+        return self.changed_bytes
+
     def space(self, context: NodeContext) -> Iterable[tuple[str, int]]:
         """Return the space that the operation takes at most, its undo record included.
 

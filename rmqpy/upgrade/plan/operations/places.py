@@ -112,6 +112,10 @@ class Create(Op):
     def changed_bytes(self) -> int:
         return self.size
 
+    @property
+    def written_bytes(self) -> int:
+        return self.data_bytes if self.data_bytes >= 0 else self.size
+
 
 @define(slots=True, frozen=True, kw_only=True)
 class Move(Op):
