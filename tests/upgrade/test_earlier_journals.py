@@ -1,10 +1,17 @@
 """Plans that an earlier rmqpy left half done, finished or taken back by today's commands.
 
-data/journals-267c750.tar.xz was recorded with the command line of commit 267c750 on golden stores
+Each data/journals-COMMIT.tar.xz was recorded with the command line of that commit on golden stores
 below /mnt: it was killed in the middle of ``apply`` (an empty member is filled), of ``switch``, and
 of the ``apply`` of ``leave``. It has the files that had changed, and the md5 of every file of the
 member before the plan and after the whole plan. Plans have absolute paths, and an edited plan is
 refused, so the commands run in a mount namespace in which the stores are at /mnt again.
+
+========  ============================================================================
+commit    its journals and plans
+========  ============================================================================
+267c750   format 1 of the journal; plans without settings
+3c97992d  the first with format 2; operations without the space that they take
+========  ============================================================================
 """
 
 from __future__ import annotations
@@ -27,23 +34,24 @@ import pytest
 
 from rmqpy.testing.processes import python_environment
 
-DATA = Path(__file__).parent / "data" / "journals-267c750.tar.xz"
+DATA = Path(__file__).parent / "data"
 AT = Path("/mnt")
 ALL = "n0=n0 n1=n1 n2=n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
 SPARSE_BYTES_MIN = 1 << 26
 
 
 def can_mount() -> bool:
-    words = ["unshare", "--mount", "mount", "--bind", os.fspath(DATA.parent), os.fspath(AT)]
+    words = ["unshare", "--mount", "mount", "--bind", os.fspath(DATA), os.fspath(AT)]
     try:
         return subprocess.run(words, capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
 
-def recorded(name: str, folder: Path) -> dict[str, Any]:
+def recorded(commit: str, name: str, folder: Path) -> dict[str, Any]:
     """Put the recorded files of a case over the stores in ``folder`` and return the case."""
-    with tarfile.open(fileobj=io.BytesIO(lzma.decompress(DATA.read_bytes()))) as archive:
+    raw = lzma.decompress((DATA / f"journals-{commit}.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
         described = archive.extractfile("cases.json")
         assert described is not None
         case: dict[str, Any] = json.load(described)[name]
@@ -97,19 +105,20 @@ def command(folder: Path, line: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["align", "switch", "leave"])
+@pytest.mark.parametrize("commit", ["267c750", "3c97992d"])
 @pytest.mark.parametrize("is_finished", [True, False])
-def test_a_half_done_plan_of_267c750(
-    name: str, is_finished: bool, request: pytest.FixtureRequest
+def test_a_half_done_plan_of_an_earlier_version(
+    name: str, commit: str, is_finished: bool, request: pytest.FixtureRequest
 ) -> None:
     if not can_mount():
         pytest.skip("a directory cannot be mounted in a namespace here")
     folder: Path = request.getfixturevalue("joined" if name == "leave" else "lagging")
     for conf in folder.glob("n*.conf"):
         conf.write_text(conf.read_text().replace(os.fspath(folder), os.fspath(AT)))
-    case = recorded(name, folder)
-    node = case["node"]
+    case = recorded(commit, name, folder)
+    node, has_settings = case["node"], commit != "267c750"
     if is_finished:
-        command(folder, f"apply --resume {node} {ALL}")
+        command(folder, f"apply --resume {node} {'' if has_settings else ALL}")
         assert sums(folder, node) == named(case["after"])
     command(folder, f"rollback {node}")
     assert sums(folder, node) == named(case["before"])
