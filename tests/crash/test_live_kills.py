@@ -52,8 +52,10 @@ STEPS = {
 """What identifies a step in the requests and records of each change."""
 SETTLED_S = 300
 """The time for a start, and for each wait: these tests also run for hours at a low priority."""
-AFTER_S = 0.5
-"""The time for the steps that follow the end of the command."""
+AFTER_S = 1.0
+"""The time for the next record or a kill, after the end of the command and after each record: a
+broker writes its last record a moment after it has exchanged its log.
+"""
 GROUP = "broker-a"
 SLAVE = 3
 """The number of the slave that takes over; the members are 0 to 2."""
@@ -164,9 +166,11 @@ def attempt(change: Change, victim: ServerProcess, step: str, calls: int) -> boo
     control = victim.directory / "kill-io"
     control.write_text(f"{calls} {step}")
     change.run("--apply")
-    deadline_s = time.monotonic() + AFTER_S
-    while victim.running and time.monotonic() < deadline_s:
+    stages, since_s = change.stages(), time.monotonic()
+    while victim.running and time.monotonic() < since_s + AFTER_S:
         time.sleep(0.01)
+        if stages != (stages := change.stages()):
+            since_s = time.monotonic()
     counted = not victim.running
     victim.kill()
     control.unlink()
