@@ -47,12 +47,13 @@ def test_every_fault_is_taken_back(kind: str, store: StoreFiles) -> None:
     assert changed
 
 
+@pytest.mark.slow
 def test_a_fault_that_no_command_reports_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     def blind(judges: Judges, node: str) -> dict[str, Answer]:
         return dict.fromkeys(("fsck", "check", "verify", "verify --before"), Answer(0, frozenset()))
 
     monkeypatch.setattr(Judges, "answers", blind)
-    results = [found for found in run_faults(range(0, 200, 10)) if isinstance(found, Result)]
+    results = [found for found in run_faults(range(0, 60, 10)) if isinstance(found, Result)]
     assert any(result.missed for result in results)
     assert not any(result.missed for result in results if not result.fault.matters)
 
@@ -67,13 +68,14 @@ def test_a_healthy_store_that_is_refused_is_an_alarm(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 def test_random_healthy_stores_raise_no_alarm() -> None:
-    assert list(run_healthy(range(20))) == [None] * 20
+    """CI looks at 20 with ``tox run -e faults``."""
+    assert list(run_healthy(range(4))) == [None] * 4
 
 
 @pytest.mark.slow
 def test_every_fault_that_matters_is_reported_and_never_called_equal() -> None:
     """In a classic store and in a joined group; CI injects 100 with ``tox run -e faults``."""
-    for found in run_faults([0, 10, 20, 4, 14, 24]):
+    for found in run_faults([0, 10, 4]):
         assert isinstance(found, Result), found
         assert not found.missed and not found.overlooked, found
 

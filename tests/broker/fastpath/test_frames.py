@@ -17,7 +17,6 @@ from rmqpy.config.keys import FlushDiskType
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
 
-EXAMPLES = 100
 FRAMES_MAX = 24
 
 TEXTS = st.text(max_size=12)
@@ -94,7 +93,7 @@ def frames(draw: st.DrawFn) -> bytes:
     some=st.lists(frames(), min_size=1, max_size=FRAMES_MAX),
     cuts=st.lists(st.integers(1, 700), max_size=12),
 )
-@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_equal_on_generated_frames(
     pair: MakeBrokerPair,
     assert_same: Callable[[BrokerPair], None],

@@ -107,12 +107,12 @@ def test_an_expensive_expression_examines_fewer_messages(
     pair: MakeBrokerPair, assert_same: ASSERT
 ) -> None:
     both = pair(**SETTINGS)
-    fill(both, 400)
+    fill(both, 100)
     for count, limit in ((200, WORK_MAX // (32 + 5 * 200 - 2)), (1_000, UNITS_MIN)):
         text = " OR ".join(f"c = {number}" for number in range(count))
         seen = pull_all(both, subscription=text)
         assert seen[0] == (20, str(limit))
-        assert len(seen) == -(-400 // limit) + 1
+        assert len(seen) == -(-100 // limit) + 1
     assert_same(both)
 
 
