@@ -12,8 +12,13 @@ import pytest
 from harness.audit import directory_of, manifest_of
 
 from rmqpy.audit.replicas.manifest import Manifest, Md5
+from rmqpy.audit.scan.log_bytes import LogBytes
+from rmqpy.audit.scan.ranges import Ending, WorkRange, audit_range
+from rmqpy.codec.layout import BLOCK_SIZE
+from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.log_recovery import Framing
 
 
 def test_derived_files_may_have_no_md5(store_of: Callable[[str], Path]) -> None:
@@ -123,3 +128,23 @@ def test_a_manifest_contains_the_facts_of_the_store(store_of: Callable[[str], Pa
     manifest = manifest_of(store_of("C-upgraded-v497/n0"))
     assert manifest.facts["classic"]["tail"] == "blank"
     assert json.loads(manifest.encode())["divided_offset"] == 262144
+
+
+def test_the_blocks_of_a_hole_are_not_digested() -> None:
+    """The last file of a log is mostly a hole, and reading a hole takes memory of its size."""
+    data = LogBytes(memoryview(bytes(4 * BLOCK_SIZE)), 0)
+    work = WorkRange(
+        log="commitlog",
+        framing=Framing.CLASSIC,
+        path="/s/commitlog/0",
+        file="commitlog/0",
+        first_offset=0,
+        file_size=4 * BLOCK_SIZE,
+        start=BLOCK_SIZE,
+        stop=4 * BLOCK_SIZE,
+    )
+    plan = TallyPlan(dledger=False, blocks=True)
+    after_the_data = audit_range(data, work, plan)
+    assert (after_the_data.begin, after_the_data.blocks.count) == (-1, 0)
+    walked_again = audit_range(data, work, plan, BLOCK_SIZE)
+    assert (walked_again.begin, walked_again.ending) == (BLOCK_SIZE, Ending.ZEROS)

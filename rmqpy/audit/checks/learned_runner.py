@@ -75,7 +75,7 @@ class LearnedRunner:
             copies.append(copy_of(result))
             end = max(end, result.end - works[0].first_offset)
             yield result
-        self.learned.read(path, end)
+        self.learned.read(path, min(end, _data_bytes(self.derived.files, path)))
         if identity is None or (works[-1].limit is not None and not _is_whole(works[-1])):
             return
         whole = whole_file(copies, lambda work, begin: self.inner.rerun(work, plan, begin))

@@ -201,7 +201,9 @@ class _RangeWalk:
         else:
             position, ending = self._walk(position, stop)
         self._take_events()
-        digests = self.tally.plan.blocks
+        # A range in which no frame begins counts as it is walked again (LogMerge.take): from the
+        # end of the frame before it. Its own blocks may be a gigabyte of a hole.
+        digests = self.tally.plan.blocks and found is not None
         # Results are sent between processes, so they must not refer to mapped memory.
         self.tally.plan = TallyPlan(dledger=self.file.dledger)
         self.tally.unit_rows.clear()
