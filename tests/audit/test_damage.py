@@ -466,7 +466,7 @@ def test_damaged_chains_of_the_key_index_are_found(copy_of: Callable[[str], Path
         (15, "time of the last entry"),
         (22, "offset of the first entry"),
         (30, "offset of the last entry"),
-        (35, "number of used slots"),
+        (34, "number of used slots"),
     ],
 )
 def test_a_wrong_field_in_the_header_of_an_index_file_is_found(
@@ -480,6 +480,25 @@ def test_a_wrong_field_in_the_header_of_an_index_file_is_found(
     settings = StoreSettings(store_path_root_dir=str(store), **GOLDEN_SIZES)
     report = audit_store(OsFileSystem(), AuditOptions(root=str(store), settings=settings))
     assert (Code.INDEX_HEADER, name) in {(f.code, f.field) for f in report.first_findings}
+
+
+def test_a_header_that_counts_entries_as_slots_is_a_note(
+    copy_of: Callable[[str], Path],
+) -> None:
+    """As 4.4.0 does (tests/interop/test_older_versions.py); a later version adds new slots."""
+    store = copy_of(CLASSIC)
+    file = sorted((store / "index").iterdir())[1]
+    data = bytearray(file.read_bytes())
+    slots, entries = (int.from_bytes(data[at : at + 4]) for at in (32, 36))
+    for found, code in (
+        (entries - 1, Code.INDEX_SLOTS),
+        (slots + 1, Code.INDEX_SLOTS),
+        (entries, Code.INDEX_HEADER),
+        (slots - 1, Code.INDEX_HEADER),
+    ):
+        data[32:36] = found.to_bytes(4)
+        file.write_bytes(data)
+        assert {each.code for each in audit(store)} == {code}, found
 
 
 def test_index_files_in_another_order_are_found(copy_of: Callable[[str], Path]) -> None:

@@ -177,6 +177,12 @@ class FindingCode(Enum):
     KEY_TWICE = "a message that is in the key index twice", Severity.NOTE, _NONE
     KEY_CHAIN = "an index entry that its slot does not lead to", Severity.DERIVED, _REBUILD
     INDEX_HEADER = "the header of an index file is wrong", Severity.DERIVED, _REBUILD
+    INDEX_SLOTS = (
+        "the header of an index file counts entries as used slots, as RocketMQ 4.4 did; nothing"
+        " reads this number",
+        Severity.NOTE,
+        _NONE,
+    )
     KEYS_NOT_INDEXED = (
         "messages that no index file covers are not found by key (Java deletes the newest index"
         " file after an unclean stop)",
