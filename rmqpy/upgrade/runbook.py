@@ -59,12 +59,12 @@ def controller_runbook(
     given = shlex.quote(controllers) if addresses else "CONTROLLERS"
     if not addresses:
         yield "# CONTROLLERS stands for the addresses of the controller: HOST:PORT;HOST:PORT."
-    yield "# 1. Stop the producers and wait until every slave has caught up. The master is stopped"
-    yield "#    first, then the slaves. No message can be sent from here on until step 6."
+    yield "# 1. A DLedger group goes back first, by steps 1 to 3 of leave --runbook, and stays"
+    yield "#    stopped. Other groups: stop the producers and wait until every slave has caught up;"
+    yield "#    stop the master first, then the slaves. No message can be sent until step 6."
     yield from _by_hand(members, brokers, "stop")
     yield "rmqpy upgrade run --until stopped --yes"
-    yield "# 2. Compare, and make the members equal. A DLedger group leaves before (leave"
-    yield "#    --runbook)."
+    yield "# 2. Compare, and make the members equal."
     yield "rmqpy upgrade check || test $? -eq 2"
     yield "rmqpy upgrade plan"
     yield "rmqpy upgrade apply"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
+import subprocess
+import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from harness.controller import (
 from harness.interop import InteropServers
 
 from rmqpy.cli import main
+from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.interop
 
@@ -48,15 +53,49 @@ def test_a_controller_takes_over_a_group_whose_slave_lagged(
 
 
 @pytest.mark.parametrize("group", ["C-upgraded-v497", "D-dledger-v497"], indirect=True)
-def test_a_dledger_group_leaves_and_a_controller_takes_it_over(
+def test_a_dledger_group_goes_to_a_controller_and_back_by_the_printed_runbooks(
     group: ControllerGroup,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = manifest(group.store("n0"), group.root / "before.json")
-    roles = [word for n in (1, 2) for word in ("--role", f"n{n}=SLAVE")]
-    upgrade("leave", *group.replicas, "--role", "n0=SYNC_MASTER", *roles, "--apply")
-    upgrade("switch", "--to", "controller", "--controllers", group.addresses, *group.replicas)
+    """Every command is run as it is printed; the steps between them are the operator's."""
+
+    def follow(*words: str) -> str:
+        """Run the commands of a runbook up to the one that needs brokers; return that one."""
+        capsys.readouterr()
+        upgrade(*words, "--runbook", "java")
+        lines = [line for line in capsys.readouterr().out.splitlines() if line[:1] != "#"]
+        for line in lines:
+            if "--until returned" in line:
+                return line
+            done = subprocess.run(
+                ["sh", "-ec", line], env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, (line, done.stdout, done.stderr)
+        return ""
+
+    scripts = sysconfig.get_path("scripts")
+    environment = python_environment({"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"})
+    driving = tmp_path / "driving"
+    driving.mkdir()
+    monkeypatch.chdir(driving)
+    before = manifest(group.store("n0"), driving / "before.json")
+    upgrade("init", *(str(group.conf(member)) for member in group.brokers))
+    assert follow("leave")
+    follow("switch", "--to", "controller", "--controllers", group.addresses)
     take_over(group, "n1")
     check_equal(group, before)
+    last = follow("leave")
+    for member in group.brokers:
+        group.start(member)
+    assert group.send(3000) == SENT
+    group.await_level()
+    assert main(shlex.split(last)[1:]) == 0, last
+    for member in reversed(group.brokers):
+        group.brokers[member].stop()
+    assert len({b"".join(group.logs(member).values()) for member in group.brokers}) == 1
+    upgrade("verify", *group.stores, "--before", before)
 
 
 def test_a_controller_takes_over_a_group_whose_first_files_have_expired(

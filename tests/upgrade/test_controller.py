@@ -291,6 +291,25 @@ def test_a_group_file_leads_a_lagging_group_to_the_controller(
     assert "handed-over" not in run("status")[1]
 
 
+def test_the_printed_runbooks_lead_a_dledger_group_to_the_controller(
+    joined: Path, run: RunUpgrade
+) -> None:
+    """One after the other, without a start of the brokers in between."""
+    assert run("init n0.conf n1.conf n2.conf")[0] == 0
+    done = []
+    for words in ("leave", "switch --to controller --controllers 127.0.0.1:1"):
+        code, out, _ = run(f"{words} --runbook java")
+        assert code == 0
+        for line in out.splitlines():
+            if line.startswith("rmqpy upgrade") and "returned" not in line:
+                code, printed, err = run(line.removeprefix("rmqpy upgrade ").partition("||")[0])
+                assert code == 0, (line, printed, err)
+                done.append(line.split()[2])
+    assert done[-5:] == ["check", "plan", "apply", "check", "switch"]
+    assert facts_of(joined / "n2") == ControllerFacts(epochs=(Epoch(0, 0),))
+    assert "handed-over" in run("status")[1]
+
+
 class _Controller(socketserver.StreamRequestHandler):
     """A controller that gives every request the answer of its server."""
 

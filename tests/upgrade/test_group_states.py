@@ -216,6 +216,9 @@ def test_a_later_state_reaches_an_earlier_one_of_its_way_only() -> None:
             assert not reaches(earlier, later)
     assert not reaches(BY_NAME["verified"], BY_NAME["classic"]), "the way to it is the way back"
     assert not reaches(BY_NAME["verified"], BY_NAME["returned"])
+    for name in ("left", "left-verified"):
+        assert reaches(BY_NAME[name], BY_NAME["stopped"]), "on the way to a controller"
+        assert not reaches(BY_NAME[name], BY_NAME["aligned"])
 
 
 def test_a_way_back_that_is_final_has_come_as_far_as_before() -> None:

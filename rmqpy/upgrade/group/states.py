@@ -381,6 +381,8 @@ def reaches(state: State, target: State) -> bool:
         state = LEFT_VERIFIED
     if state is CLASSIC and target is RETURNED:
         return True  # `finalize` leads from the one to the other
+    if target is STOPPED and state in (LEFT, LEFT_VERIFIED):
+        return True  # From DLedger to a controller: no broker has to run in between.
     for way in (FORWARD, BACKWARD):
         if target in way:
             return state in way and way.index(state) >= way.index(target)
