@@ -182,7 +182,9 @@ def put(path: Path, data: bytes) -> None:
 def due_slot(root: Path) -> int:
     """Return where the wheel has the slot that is due last, and has not been delivered."""
     data = (root / "timerwheel").read_bytes()
-    return max(range(0, len(data), SLOT_SIZE), key=lambda at: int.from_bytes(data[at : at + 8]))
+    pages = (at for at in range(0, len(data), PAGE) if data[at : at + PAGE] != EMPTY_PAGE)
+    slots = (at for page in pages for at in range(page, page + PAGE, SLOT_SIZE))
+    return max(slots, key=lambda at: int.from_bytes(data[at : at + 8]))
 
 
 def change_due_unit(root: Path, position: int, data: bytes) -> None:
@@ -194,6 +196,9 @@ def change_due_unit(root: Path, position: int, data: bytes) -> None:
 
 
 WHEEL = "UNREAD_DAMAGED timerwheel"
+PAGE = 128 * SLOT_SIZE
+EMPTY_PAGE = bytes(PAGE)
+"""Nearly all of a wheel is empty."""
 FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "a slot of the timer wheel that counts another number": (
         f"{TIMERS}/clean",
