@@ -90,6 +90,10 @@ class LogAgreement:
     def compared(self) -> list[ComparedRange]:
         return list(self._found.values())
 
+    @property
+    def is_different(self) -> bool:
+        return any(each.digests for each in self._found.values())
+
     def observe(self, extents: Mapping[str, LogExtent]) -> None:
         """Take what the replicas have now, and forget what is no longer known."""
         lives = {name: each.life for name, each in extents.items()}

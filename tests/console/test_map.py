@@ -16,6 +16,7 @@ from rmqpy.admin.api import Admin
 from rmqpy.client import Message, Producer
 from rmqpy.client.core.instance import ClientInstance, ClientSettings
 from rmqpy.console.facts import BrokerFacts, Moment
+from rmqpy.console.views.alarms import alarms_of
 from rmqpy.console.views.store_maps import FILES_MAX, GroupMap
 from rmqpy.console.views.store_maps import maps_of as maps_with
 from rmqpy.ha.compare import CompareRange, digests
@@ -156,6 +157,7 @@ def picture_of(collector: Any, comparer: Any) -> GroupMap:
 def test_replicas_with_the_same_log_are_equal_and_the_proof_has_an_age() -> None:
     async def run() -> None:
         async with compared(replicas(*[b"m" * 300_000] * 3)) as (collector, comparer):
+            assert comparer.different() == []
             collector.clock.time_ms += 65_000
             found = picture_of(collector, comparer)
             assert [shape.kind for shape in found.layout.agreement] == ["equal"]
@@ -175,6 +177,8 @@ def test_a_damaged_replica_is_found_and_named() -> None:
             found = picture_of(collector, comparer)
             assert "different" in [shape.kind for shape in found.layout.agreement]
             assert found.is_different
+            critical = alarms_of(collector.moment, comparer.different())[0]
+            assert (critical.subject, critical.text) == ("a", "The logs of its replicas differ.")
             assert "The logs differ in 4.6 KiB, first at offset 196,896" in (found.layout.verdict)
             first, damaged, last = (row.facts[-1] for row in found.layout.rows)
             assert damaged == "4.6 KiB differ from most replicas, first at 196,896"

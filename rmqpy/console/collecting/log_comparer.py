@@ -59,6 +59,10 @@ class LogComparer:
         self._looked.set()
         return self._known
 
+    def different(self) -> list[str]:
+        """Return the names of the groups whose logs are known to differ."""
+        return sorted(name for name, group in self._known.items() if group.is_different)
+
     async def _compare_forever(self) -> None:
         while True:
             if self._clock.monotonic_ms() >= self._look_until_ms:

@@ -47,9 +47,9 @@ class Alarm:
     remedy: str = ""
 
 
-def alarms_of(moment: Moment) -> list[Alarm]:
-    """Return all alarms, critical ones first."""
-    found = [*_name_servers(moment)]
+def alarms_of(moment: Moment, different: Sequence[str] = ()) -> list[Alarm]:
+    """Return all alarms, critical ones first; ``different`` are names whose logs differ."""
+    found = [*_name_servers(moment), *map(_differs, different)]
     for broker in moment.brokers:
         if not broker.is_registered:
             found.append(_left(broker, moment))
@@ -78,6 +78,15 @@ def _name_servers(moment: Moment) -> Iterator[Alarm]:
             "No broker is registered.",
             "Start a broker with -n and the address of this name server.",
         )
+
+
+def _differs(name: str) -> Alarm:
+    return Alarm(
+        AlarmSeverity.CRITICAL,
+        name,
+        "The logs of its replicas differ.",
+        "The screen Store map shows where, and in which replica.",
+    )
 
 
 def _silent(broker: BrokerFacts) -> Alarm:

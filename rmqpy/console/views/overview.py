@@ -56,14 +56,14 @@ class Overview:
     fault: str
 
 
-def overview_of(moment: Moment, history: RateHistory) -> Overview:
-    """Return the overview of the latest moment."""
+def overview_of(moment: Moment, history: RateHistory, different: Sequence[str] = ()) -> Overview:
+    """Return the overview of the latest moment; ``different`` are names whose logs differ."""
     clusters: dict[str, list[BrokerRow]] = {}
     for broker in sorted(moment.brokers, key=lambda each: (each.cluster, each.key)):
         clusters.setdefault(broker.cluster, []).append(_row(broker, moment, history))
     return Overview(
         clusters=[_cluster(name, rows) for name, rows in clusters.items()],
-        alarms=alarms_of(moment),
+        alarms=alarms_of(moment, different),
         time_ms=moment.time_ms,
         fault=moment.fault,
     )

@@ -78,7 +78,7 @@ def application(readers: ClusterReaders, options: ConsoleOptions, clock: Clock) 
     streams = EventStream(collector)
     screens: list[Screen] = [
         EntrancePages(guard, sessions, render),
-        OverviewPages(collector, groups, render),
+        OverviewPages(collector, groups, readers.logs, render),
         streams,
         MapPages(collector, readers.logs, runner, render),
         TopicPages(topics, streams, render),
