@@ -16,6 +16,7 @@ from rmqpy.broker.assembly.leave import member as leave_member
 from rmqpy.broker.assembly.leave import slave as leave_slave
 from rmqpy.broker.assembly.leave.record import leave_journal
 from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.broker.assembly.switch import completion
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.leave_protocol import SLAVE as SLAVE_ID
@@ -288,6 +289,31 @@ def test_a_slave_takes_over_while_a_producer_sends(
         await group.stop_broker(SLAVE)
         messages = [each for each in read_store(group.store(SLAVE)).messages if each.topic == "T"]
         assert len({each.body for each in messages}) == len(messages) == group.acknowledged
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_a_slave_that_stops_before_its_settings_are_written_is_the_master_after_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(group: FollowedGroup) -> None:
+        group.load(group.leader.address)
+        await group.sent(50)
+        with monkeypatch.context() as context:
+            context.setattr(completion, "SAVE_AFTER_MS", 1000 * DEADLINE_S)
+            assert await group.leave("--apply") == 0
+            await group.stop_load()
+            address = group.slave.address
+            await group.stop_broker(SLAVE)
+        assert group.stage(SLAVE) is SwitchStage.COMMITTED
+        assert "ASYNC_MASTER" not in group.conf(SLAVE).read_text()
+        await group.start_broker(SLAVE)
+        assert group.slave.address == address and not group.slave.broker.identity.is_slave
+        await until(lambda: group.stage(SLAVE) is SwitchStage.COMPLETE)
+        assert "brokerRole=ASYNC_MASTER" in group.conf(SLAVE).read_text()
+        await group.stop_broker(SLAVE)
+        assert len(read_store(group.store(SLAVE)).messages) >= group.acknowledged
 
     in_group(tmp_path, main)
 

@@ -29,8 +29,9 @@ from attrs import define, field
 from rmqpy.broker.assembly.ha_group import CopyRate
 from rmqpy.broker.assembly.leave.record import ROLE
 from rmqpy.broker.assembly.leave.relay import handed_clients
+from rmqpy.broker.assembly.switch.completion import Completion
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
-from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, SAVE_AFTER_MS, SYNC_POLL_MS
+from rmqpy.broker.assembly.switch.local import POLL_MS, RETRY_MS, SYNC_POLL_MS
 from rmqpy.broker.assembly.switch.requests import (
     CONTROLS,
     answer,
@@ -122,7 +123,7 @@ class LeavingSlave:
         record = self._parts.journal.read()
         if record is not None and record.self_id == SLAVE and record.stage is SwitchStage.COMMITTED:
             coordinator = self._coordinator = LeaveCoordinator.of_decided(record.plan)
-            self._save_configuration(record.plan)
+            self._complete(record.plan)
             self._coordinate(coordinator, coordinator.taken())
 
     def stop(self) -> None:
@@ -405,31 +406,16 @@ class LeavingSlave:
         )
         # The members hold requests until they know.
         self._coordinate(coordinator, coordinator.taken())
-        save = partial(self._save_configuration, coordinator.plan)
-        self._parts.scheduler.call_later(SAVE_AFTER_MS, save)
+        self._complete(coordinator.plan)
+
+    def _complete(self, plan: SwitchPlan) -> None:
+        parts = self._parts
+        completion = Completion(parts.broker, parts.journal, parts.scheduler, lambda: self._stopped)
+        completion.begin(SwitchRecord(SwitchStage.COMPLETE, plan, SLAVE))
 
     def _end_pause(self) -> None:
         now_ms = self._parts.scheduler.monotonic_ms()
         self._pause_ms = 0 if self._frozen_ms is None else now_ms - self._frozen_ms
-
-    def _save_configuration(self, plan: SwitchPlan) -> None:
-        """Write broker.conf, then record that nothing is left to do."""
-        broker = self._parts.broker
-        if self._stopped or broker.settings.file is None:
-            return  # The next start has the settings from the record.
-
-        def saved(error: BaseException | None) -> None:
-            if error is None:
-                try:
-                    record = SwitchRecord(SwitchStage.COMPLETE, plan, SLAVE)
-                    self._parts.journal.write(record)
-                    return
-                except OSError as failure:
-                    error = failure
-            logger.error("the leave is not complete on the disk, it is tried again: %s", error)
-            self._parts.scheduler.call_later(RETRY_MS, partial(self._save_configuration, plan))
-
-        broker.settings.file.save(broker.identity, saved)
 
 
 def end_of(body: bytes) -> int:

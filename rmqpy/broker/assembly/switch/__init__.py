@@ -4,6 +4,7 @@
 ``live``        carries out what ``rmqpy.broker.replication.switch_protocol`` decides
 ``local``       what changes in this broker: prepare, freeze, exchange, or undo
 ``exchange``    the exchange of the log in the running broker
+``completion``  broker.conf and the last record, a moment after the exchange
 ``standby``     the ports of members that stand ready, on asyncio
 ``journal``     the record that a start reads
 ``checks``      what prevents a switch

@@ -31,11 +31,11 @@ from typing import Any, Final
 from attrs import define, field
 
 from rmqpy.broker.assembly.switch.checks import difference, facts, problems
+from rmqpy.broker.assembly.switch.completion import Completion
 from rmqpy.broker.assembly.switch.inquiry import ASK_MS, OutcomeInquiry
 from rmqpy.broker.assembly.switch.local import (
     POLL_MS,
     RETRY_MS,
-    SAVE_AFTER_MS,
     LocalSwitch,
     SwitchDependencies,
 )
@@ -105,18 +105,21 @@ class LiveSwitch:
     """The part in the last switch."""
     _self_id: str = field(default="", init=False)
     _inquiry: OutcomeInquiry = field(init=False)
+    _completion: Completion = field(init=False)
     _in_doubt: bool = field(default=False, init=False)
     """True if the decision of this master may or may not be on the disk."""
 
     def __attrs_post_init__(self) -> None:
         self._local = LocalSwitch(self._deps)
+        deps = self._deps
+
+        def is_stopped() -> bool:
+            return self._local.stopped
+
         self._inquiry = OutcomeInquiry(
-            self._deps.network,
-            self._deps.scheduler,
-            RequestCode.RMQPY_SWITCH,
-            self._decided,
-            lambda: self._local.stopped,
+            deps.network, deps.scheduler, RequestCode.RMQPY_SWITCH, self._decided, is_stopped
         )
+        self._completion = Completion(deps.running.broker, deps.journal, deps.scheduler, is_stopped)
 
     def handlers(self) -> HandlerTable:
         return {RequestCode.RMQPY_SWITCH: self.answer}
@@ -472,8 +475,7 @@ class LiveSwitch:
         self._local.exchange(role.plan.coordinator, partial(self._exchanged, role))
 
     def _exchanged(self, role: Coordinator | Participant) -> None:
-        save = partial(self._save_configuration, role.plan)
-        self._deps.scheduler.call_later(SAVE_AFTER_MS, save)
+        self._completion.begin(SwitchRecord(SwitchStage.COMPLETE, role.plan, self._self_id))
         if isinstance(role, Coordinator):
             self._deps.scheduler.call_later(
                 LEAD_WAIT_MS, lambda: self._coordinate(role.lead_alone())
@@ -481,24 +483,3 @@ class LiveSwitch:
             self._coordinate(role.exchanged(self._self_id))
         else:
             self._local.follow()
-
-    def _save_configuration(self, plan: SwitchPlan) -> None:
-        """Write broker.conf, then record that nothing is left to do."""
-        if self._local.stopped:
-            return
-        broker = self._deps.running.broker
-        file = broker.settings.file
-        assert file is not None
-
-        def saved(error: BaseException | None) -> None:
-            if error is None:
-                try:
-                    self._record(plan, SwitchStage.COMPLETE)
-                    return
-                except OSError as failure:
-                    error = failure
-            logger.error("the switch is not complete on the disk, it is tried again: %s", error)
-            again = partial(self._save_configuration, plan)
-            self._deps.scheduler.call_later(RETRY_MS, again)
-
-        file.save(broker.identity, saved)

@@ -32,10 +32,6 @@ RETRY_MS: Final = 250
 """The interval at which what must happen after the decision, or questions about it, are
 repeated.
 """
-SAVE_AFTER_MS: Final = 250
-"""The time from the exchange until the settings are written, which the record makes up for. The
-disk syncs that what is held waits for come first.
-"""
 THROTTLE_POLL_MS: Final = 100
 SYNC_POLL_MS: Final = 10
 HELD_MS_MAX: Final = 2500
