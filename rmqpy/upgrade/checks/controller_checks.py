@@ -55,7 +55,7 @@ def identities(group: Group) -> Iterator[CheckFinding]:
                 "identities",
                 f"{other}, {survey.name}",
                 f"both have brokerId {identity['broker_id']} in brokerIdentity: one store is a copy"
-                " of the other, and the controller would take them for one replica",
+                " of the other, the controller takes them for one replica, and both become masters",
                 "move brokerIdentity of the copy away; the controller gives it an id of its own",
             )
 
@@ -127,7 +127,8 @@ def _foreign(survey: Survey, name: str, identity: dict[str, Any] | None) -> Iter
             yield finding(
                 "identities",
                 survey.name,
-                f"{name} was given to {identity[part]}, and {key}={configured}: 5.x does not start",
+                f"{name} was given to {identity[part]}, and {key}={configured}: the broker of 5.x"
+                " starts, and gets no role",
                 f"start it with the store that belongs to it, or move {name} away to have the"
                 " controller give another one",
             )

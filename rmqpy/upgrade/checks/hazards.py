@@ -215,8 +215,19 @@ CONTROLLER_HAZARDS = (
         ("same-log", "tables-there"),
         "apply fills it; an empty replica that is started later is served from the first offset",
     ),
-    Hazard("C5", "a store has the identity of another group", ("identities",), ""),
-    Hazard("C6", "two stores have one identity: one is a copy", ("identities",), ""),
+    Hazard(
+        "C5",
+        "a store has the identity of another group: its broker starts, and gets no role",
+        ("identities",),
+        "",
+    ),
+    Hazard(
+        "C6",
+        "two stores have one identity, because one is a copy: both brokers become masters, and give"
+        " queue offsets twice",
+        ("identities",),
+        "",
+    ),
     Hazard(
         "C7",
         "epochFileCheckpoint is damaged, or does not fit the log: 5.x takes it for empty, or cuts"
@@ -233,8 +244,8 @@ CONTROLLER_HAZARDS = (
     ),
     Hazard(
         "C9",
-        "the controller has lost its data, and the replicas have not: their epochs are above those"
-        " that it gives, so no replica accepts a role",
+        "the controller has lost its data, and the replicas have not: it does not know their"
+        " identities, so none gets a role",
         (),
         "switch refuses stores that have the epochs of a controller; leave takes them out first",
     ),
