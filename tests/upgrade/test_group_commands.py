@@ -113,7 +113,7 @@ def test_a_group_leaves_without_arguments(
     assert "brokerRole=SYNC_MASTER\n" in (joined / "n0.conf").read_text()
     assert "brokerRole=SLAVE\n" in (joined / "n2.conf").read_text()
     code, out, _ = run("verify")
-    assert code == 0, out
+    assert code == 0 and "\nEQUAL\ngroup b0: left-verified;" in out and "\nnext: start" in out, out
     assert run(f"finalize {joined}/n0")[0] == 0 and state_of(run) == "left-final"
     code, _, err = run("rollback")
     assert code == 2 and "the way back final on n0" in err and "n1, n2 cannot go back alone" in err
@@ -285,6 +285,8 @@ def test_finalize_does_not_remove_the_only_way_back(lagging: Path, run: RunUpgra
     code, _, err = run("leave")
     assert code == 2 and "rmqpy upgrade rollback takes a switch without entries back" in err
     assert run("rollback")[0] == 0 and state_of(run) == "aligned"
+    code, _, err = run("leave")
+    assert code == 2 and "start the brokers as they are" in err and "rollback" not in err
 
 
 def test_a_verb_in_the_wrong_place_names_the_right_one(

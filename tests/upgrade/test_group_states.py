@@ -199,6 +199,13 @@ def test_only_a_controller_group_is_told_of_its_controller() -> None:
         assert ("controller" in text) is (state.name in BY_CONTROLLER), state.name
 
 
+def test_members_of_a_group_that_elects_have_no_master_to_start_first() -> None:
+    for state in STATES:
+        starts = NextStep.START in (state.next, state.returning)
+        elects = "elect" in explanation(NextStep.START, state)
+        assert elects is (starts and state.name in ("switched", "starting", "proven", "behind"))
+
+
 def test_only_running_groups_are_said_to_be_served() -> None:
     for name, rows, _ in CASES:
         runs = any(row.get("running") for row in rows)

@@ -38,7 +38,11 @@ def everything(root: Path) -> Tree:
         ("check master=n0 slave=n1 -c mster=n0.conf", 1, ["did you mean master?"]),
         ("check n0 n1 -c n0=n0.conf -c n0=n1.conf", 1, ["two values for n0"]),
         ("check n0 n1 -c n0.conf", 1, ["write -c NAME=n0.conf"]),
-        ("plan n0 n1 --reference n9", 1, ["n9 is not one of the replicas n0, n1"]),
+        (
+            "plan n0 n1 --reference n9",
+            1,
+            ["found no replica n9, expected one of n0, n1; correct the name"],
+        ),
         ("plan master=n0 slave=n1 --reference slav", 1, ["did you mean slave?"]),
         (f"switch {SHOWN} --peers '{PEERS}' --self-id n9=n9", 1, ["found the name 'n9'"]),
     ],

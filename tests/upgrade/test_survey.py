@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import os
@@ -14,10 +15,11 @@ import pytest
 from rmqpy.audit.replicas.compare import DifferenceKind, compare_manifests
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
 from rmqpy.upgrade.checks.replica import LinkedReplica, LocalReplica
 from rmqpy.upgrade.checks.requests import ReplicaRequests
+from rmqpy.upgrade.plan.node_context import CHUNK, range_digest
 from rmqpy.upgrade.plan.survey import Survey, SurveyPlan
 
 DATA = Path(__file__).parent / "data"
@@ -139,3 +141,35 @@ def test_a_manifest_without_single_digests_tells_which_file_differs(
     found = compare_manifests(before, local(pair[1]).survey().manifest)
     contents = [each for each in found if each.kind is DifferenceKind.CONTENT]
     assert [each.begin for each in contents] == [65536]
+
+
+def test_the_hole_at_the_end_of_a_file_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a hole takes memory of its size: the last file of a log is a gigabyte of it."""
+    path = tmp_path / "file"
+    content = b"message" * 100
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(3 * CHUNK)
+    expected = hashlib.md5(path.read_bytes()).hexdigest()
+    beyond: list[int] = []
+
+    class Watched:
+        def __init__(self, view: memoryview) -> None:
+            self.view = view
+
+        def __getitem__(self, part: slice) -> memoryview:
+            if part.start >= CHUNK:
+                beyond.append(part.start)
+            return self.view[part]
+
+    mapped = DiskFile._mapping
+    monkeypatch.setattr(
+        DiskFile, "_mapping", lambda file, writable: Watched(mapped(file, writable=writable))
+    )
+    assert range_digest(OsFileSystem(), os.fspath(path)) == expected
+    assert range_digest(OsFileSystem(), os.fspath(path), 0, len(content)) == (
+        hashlib.md5(content).hexdigest()
+    )
+    assert not beyond

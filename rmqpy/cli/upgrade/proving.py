@@ -18,6 +18,7 @@ from rmqpy.cli.upgrade.base.options import (
 )
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import now_ms
+from rmqpy.cli.upgrade.group.outcome import show_state
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -68,4 +69,6 @@ def _verify(options: argparse.Namespace) -> int:
     if options.out:
         Path(options.out).write_bytes(text)
     print_result(options, json.loads(text), certificate_lines(certificate))
+    if group is not None:
+        show_state(options)
     return EXIT_DONE if certificate.holds else EXIT_NO

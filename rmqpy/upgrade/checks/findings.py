@@ -88,7 +88,8 @@ class Group:
                 return each
         known = [each.name for each in self.replicas]
         raise RmqError(
-            f"{name} is not one of the replicas {', '.join(known)}{did_you_mean(name, known)}"
+            f"found no replica {name}, expected one of {', '.join(known)}; correct the name"
+            f"{did_you_mean(name, known)}"
         )
 
     @staticmethod

@@ -357,6 +357,8 @@ ONLY_ROLLBACK_LEADS_BACK: Final = (SWITCHING, SWITCHED, LEAVING, HANDING_OVER, H
 """Without the undo records, a group in these states has no way back."""
 
 
+AS_MEMBERS: Final = (SWITCHED, STARTING, PROVEN, BEHIND)
+"""The states in which the brokers start as members of a DLedger group."""
 WITH_CONTROLLER: Final = (HANDED_OVER, CONTROLLER_STARTING, CONTROLLER_HALTED)
 """The states in which the brokers start under a controller of 5.x."""
 
@@ -365,6 +367,8 @@ def explanation(step: NextStep, state: State) -> str:
     """Return the explanation of the next step of a group in ``state``."""
     if step is NextStep.START and state in WITH_CONTROLLER:
         return "the controller, one member, and the others when it is the master"
+    if step is NextStep.START and state in AS_MEMBERS:
+        return "those that do not run, in any order; they elect a leader"
     return TEXTS[step]
 
 

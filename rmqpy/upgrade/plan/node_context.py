@@ -18,6 +18,7 @@ from rmqpy.model.progress import NoProgress, StartProgress
 
 CHUNK = 4 << 20
 """The number of bytes that are read, compared, or sent at a time."""
+_ZEROS = memoryview(bytes(CHUNK))
 
 ABSENT = "absent"
 
@@ -76,7 +77,10 @@ class NodeContext:
 
 
 def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None = None) -> str:
-    """Return the md5 of ``[start, end)`` in hex, or ``absent`` if the file is missing or short."""
+    """Return the md5 of ``[start, end)`` in hex, or ``absent`` if the file is missing or short.
+
+    The hole at the end of a log's last file, which would take memory, is not read.
+    """
     if not files.exists(path) or files.is_dir(path):
         return ABSENT
     file = files.open_readonly(path)
@@ -85,9 +89,11 @@ def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None =
         if stop > file.size:
             return ABSENT
         digest = hashlib.md5(usedforsecurity=False)
-        view = file.view
+        view, data_end = file.view, file.data_end(0)
         for position in range(start, stop, CHUNK):
-            digest.update(view[position : min(position + CHUNK, stop)])
+            after = min(position + CHUNK, stop)
+            is_hole = position >= data_end
+            digest.update(_ZEROS[: after - position] if is_hole else view[position:after])
         return digest.hexdigest()
     finally:
         file.close()

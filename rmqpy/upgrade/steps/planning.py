@@ -165,7 +165,9 @@ def _before_leave(state: GroupState) -> str:
         return (
             "leave works on all members at once: give all of them, or rmqpy upgrade join the rest"
         )
-    return "rmqpy upgrade rollback takes a switch without entries back"
+    if state is GroupState.SEALED:
+        return "rmqpy upgrade rollback takes a switch without entries back"
+    return "they are master and slaves already: start the brokers as they are"
 
 
 def plan_leaving(context: PlanContext) -> Plan:
