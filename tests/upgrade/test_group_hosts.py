@@ -1,7 +1,8 @@
 """A group on several hosts: one machine drives the others over ssh.
 
-``ssh`` is a script here that runs the remote command on this machine, in another directory; the
-test with a real sshd is tests/interop/test_group_on_three_hosts.py.
+``ssh`` is a script here that runs the remote command on this machine, in another directory, or, in
+most tests, a fork of this process; the test with a real sshd is
+tests/interop/test_group_on_three_hosts.py.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.forked_agents import fork_agent
 from harness.upgrade import RunUpgrade, log_of, tree_of
 
 from rmqpy.cli.upgrade.group.outcome import rows_by_name
@@ -61,6 +63,14 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def agents(ssh: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let this process start the agents as forks; return the directory of ``ssh``."""
+    start = "rmqpy.upgrade.link.connections.start_program"
+    monkeypatch.setattr(start, lambda command: fork_agent(ssh / "cut"))
+    return ssh
+
+
 def init(folder: Path, run: RunUpgrade) -> None:
     """Write a ``group.toml`` with a local member and two on other hosts."""
     far, off = f"ssh://ops@far:2222{folder}/n1.conf", f"ssh://off{folder}/n2.conf"
@@ -104,7 +114,9 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
 
 
 @pytest.mark.slow
-def test_every_host_prepares_its_own_directory(lagging: Path, run: RunUpgrade, ssh: Path) -> None:
+def test_every_host_prepares_its_own_directory(
+    lagging: Path, run: RunUpgrade, agents: Path
+) -> None:
     init(lagging, run)
     code, out, err = run("prepare --rate 0 --dry-run --format json")
     forecast = rows_by_name(json.loads(out))
@@ -128,7 +140,7 @@ def test_every_host_prepares_its_own_directory(lagging: Path, run: RunUpgrade, s
 
 @pytest.mark.slow
 def test_a_switch_to_a_controller_that_misses_a_host_is_continued(
-    classic: Path, run: RunUpgrade, ssh: Path
+    classic: Path, run: RunUpgrade, agents: Path
 ) -> None:
     """The first host is that of a SYNC_MASTER: then its broker.conf does not say so any more."""
     conf = classic / "n0.conf"
@@ -158,7 +170,7 @@ def test_a_switch_to_a_controller_that_misses_a_host_is_continued(
 
 
 @pytest.mark.slow
-def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path) -> None:
+def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, agents: Path) -> None:
     for number in range(3):
         conf = joined / f"n{number}.conf"
         peers = "n0-127.0.0.1:20911;n1-far:20912;n2-off:20913"
@@ -169,7 +181,7 @@ def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path)
     code, out, err = run("leave --apply")
     assert code == 1 and "(n1, n2)" in err and "rmqpy upgrade apply" in err, (out, err)
     assert state_of(run) == "halted"
-    (ssh / "cut").write_text("4000")
+    (agents / "cut").write_text("4000")
     code, out, err = run("run --until left-verified --yes")
     assert code == 0 and state_of(run) == "left-verified", (out, err)
     assert "connecting again" in err
@@ -182,22 +194,22 @@ def test_a_group_on_three_hosts_leaves(joined: Path, run: RunUpgrade, ssh: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 10, 100, 500])
 def test_a_lost_connection_is_opened_again(
-    lagging: Path, run: RunUpgrade, ssh: Path, left: int
+    lagging: Path, run: RunUpgrade, agents: Path, left: int
 ) -> None:
     init(lagging, run)
-    (ssh / "cut").write_text(str(left))
+    (agents / "cut").write_text(str(left))
     code, out, err = run("status")
     assert code == 0 and "stopped;" in out and "connecting again" in err, err
 
 
 @pytest.mark.slow
 def test_a_connection_lost_while_a_plan_is_applied_is_resumed(
-    lagging: Path, run: RunUpgrade, ssh: Path
+    lagging: Path, run: RunUpgrade, agents: Path
 ) -> None:
     """The agent is killed while it asks for the bytes that its member lacks."""
     init(lagging, run)
     assert run("plan")[0] == 0
-    (ssh / "cut").write_text("200")
+    (agents / "cut").write_text("200")
     code, out, err = run("apply")
     assert code == 0 and "connecting again" in err, (out, err)
     assert state_of(run) == "aligned" and run("check")[0] == 0
@@ -214,7 +226,7 @@ def test_an_unreachable_host_is_named(lagging: Path, run: RunUpgrade, ssh: Path)
 
 @pytest.mark.slow
 def test_start_and_stop_commands_run_on_the_members_host(
-    lagging: Path, run: RunUpgrade, ssh: Path
+    lagging: Path, run: RunUpgrade, agents: Path
 ) -> None:
     init(lagging, run)
     text = (lagging / "group.toml").read_text()
@@ -234,15 +246,15 @@ def in_shell(folder: Path, lines: str) -> None:
 
 
 @pytest.fixture
-def installed(ssh: Path) -> None:
+def installed(agents: Path) -> None:
     """Put ``rmqpy`` on the path."""
-    program = ssh / "rmqpy"
+    program = agents / "rmqpy"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m rmqpy.cli "$@"\n')
     program.chmod(0o755)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed", "agents")
 def test_the_printed_runbook_of_a_switch_runs_as_it_is(
     lagging: Path, run: RunUpgrade, holders: Callable[[Path], None]
 ) -> None:
@@ -257,7 +269,7 @@ def test_the_printed_runbook_of_a_switch_runs_as_it_is(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installed", "agents")
 def test_the_printed_runbook_of_the_way_back_runs_as_it_is(
     joined: Path, run: RunUpgrade, holders: Callable[[Path], None]
 ) -> None:
