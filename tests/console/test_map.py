@@ -183,6 +183,9 @@ def test_a_damaged_replica_is_found_and_named() -> None:
             first, damaged, last = (row.facts[-1] for row in found.layout.rows)
             assert damaged == "4.6 KiB differ from most replicas, first at 196,896"
             assert "differ" not in first + last
+            brokers.infos["x:1"]["bootTimestamp"] = "2"  # It was repaired, and started again.
+            await collector.poll()
+            assert comparer.different() == []
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -60,7 +60,11 @@ class LogComparer:
         return self._known
 
     def different(self) -> list[str]:
-        """Return the names of the groups whose logs are known to differ."""
+        """Return the names of the groups whose logs are known to differ, and still run."""
+        brokers = self._brokers()
+        for name, group in self._known.items():
+            if group.is_different:
+                group.observe(_extents(brokers.get(name, ())))
         return sorted(name for name, group in self._known.items() if group.is_different)
 
     async def _compare_forever(self) -> None:
@@ -76,9 +80,7 @@ class LogComparer:
 
     async def step(self) -> None:
         """Compare one range of each group, of at most ``GROUPS_PER_STEP`` in turn."""
-        groups: dict[str, list[BrokerFacts]] = {}
-        for broker in self._collector.moment.brokers:
-            groups.setdefault(broker.name, []).append(broker)
+        groups = self._brokers()
         for gone in self._known.keys() - groups.keys():
             del self._known[gone]
         names = sorted(groups)
@@ -86,15 +88,16 @@ class LogComparer:
         self._turn = (self._turn + len(turn)) % max(len(names), 1)
         await asyncio.gather(*(self._compare_next(name, groups[name]) for name in turn))
 
+    def _brokers(self) -> dict[str, list[BrokerFacts]]:
+        """Return the brokers of each name."""
+        found: dict[str, list[BrokerFacts]] = {}
+        for broker in self._collector.moment.brokers:
+            found.setdefault(broker.name, []).append(broker)
+        return found
+
     async def _compare_next(self, name: str, brokers: list[BrokerFacts]) -> None:
         group = self._known.setdefault(name, LogAgreement())
-        group.observe(
-            {
-                each.address: LogExtent(*extent, each.info.get("bootTimestamp", ""))
-                for each in brokers
-                if each.is_rmqpy is not False and (extent := each.log_extent) is not None
-            }
-        )
+        group.observe(_extents(brokers))
         now_ms = self._clock.now_ms()
         span = group.next(now_ms)
         if span is None:
@@ -119,3 +122,12 @@ class LogComparer:
                 raise RmqError(f"{address} does not report digests of its log") from None
             raise RmqError(f"{address} refuses: {refusal.remark}") from None
         return answer.body
+
+
+def _extents(brokers: Iterable[BrokerFacts]) -> dict[str, LogExtent]:
+    """Return the logs that can be compared, by address; those of Java cannot."""
+    return {
+        each.address: LogExtent(*extent, each.info.get("bootTimestamp", ""))
+        for each in brokers
+        if each.is_rmqpy is not False and (extent := each.log_extent) is not None
+    }
