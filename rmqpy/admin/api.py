@@ -188,8 +188,11 @@ class Admin:
             await self.call(server, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
 
     async def all_topics(self, address: str) -> TopicConfigSerializeWrapper:
-        response = await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        return TopicConfigSerializeWrapper.decode(response.body)
+        return TopicConfigSerializeWrapper.decode(await self.encoded_topics(address))
+
+    async def encoded_topics(self, address: str) -> bytes:
+        """Return what ``all_topics`` decodes, to compare it with an earlier answer."""
+        return (await self.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)).body
 
     async def system_topics(self, address: str) -> list[str]:
         response = await self.call(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)

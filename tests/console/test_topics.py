@@ -47,13 +47,15 @@ TOPICS = 10_000
 
 @define
 class ManyTopics(CountedBrokers):
-    """A broker with many topics."""
+    """A broker with many topics, one more in each version of its table."""
 
-    async def all_topics(self, _address: str) -> TopicConfigSerializeWrapper:
-        self.requests["all_topics"] += 1
-        names = [f"topic-{number:05}" for number in range(TOPICS)]
+    version: int = 0
+
+    async def encoded_topics(self, _address: str) -> bytes:
+        self.requests["encoded_topics"] += 1
+        names = [f"topic-{number:05}" for number in range(TOPICS + self.version)]
         table = {name: TopicConfig(name, 4, 4) for name in names}
-        return TopicConfigSerializeWrapper(DataVersion(0), table)
+        return TopicConfigSerializeWrapper(DataVersion(self.version), table).encode()
 
     async def topic_stats(self, _address: str, topic: str) -> TopicStatsTable:
         self.requests["topic_stats"] += 1
@@ -72,13 +74,40 @@ def test_a_list_of_many_topics_costs_requests_per_page() -> None:
         async with browsing(collector) as client:
             page = await (await client.get("/topics")).text()
             assert "10,000 of 10,000 topics" in page and "Page 1 of 200" in page
-            assert brokers.requests == {"all_topics": 1, "topic_stats": PAGE_ROWS}
+            assert brokers.requests == {"encoded_topics": 1, "topic_stats": PAGE_ROWS}
             for _ in range(9):  # nine further viewers
                 assert (await client.get("/topics")).status == 200
-            assert brokers.requests == {"all_topics": 1, "topic_stats": PAGE_ROWS}
+            assert brokers.requests == {"encoded_topics": 1, "topic_stats": PAGE_ROWS}
             page = await (await client.get("/topics?search=TOPIC-0999&page=7")).text()
             assert "10 of 10,000 topics" in page and "topic-09995" in page and "Page" not in page
-            assert brokers.requests == {"all_topics": 1, "topic_stats": PAGE_ROWS + 10}
+            assert brokers.requests == {"encoded_topics": 1, "topic_stats": PAGE_ROWS + 10}
+
+    asyncio.run(run())
+
+
+@pytest.mark.slow
+def test_topics_are_decoded_only_when_they_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = TopicConfigSerializeWrapper.decode
+
+    def counted(data: bytes) -> TopicConfigSerializeWrapper:
+        decoded.append(len(data))
+        return decode(data)
+
+    monkeypatch.setattr(TopicConfigSerializeWrapper, "decode", counted)
+
+    async def run() -> None:
+        brokers: Any = ManyTopics({("a", 0): "x:1"}, {"x:1": {}})
+        clock = SetClock()
+        collector = Collector(brokers, clock)
+        await collector.poll()
+        async with browsing(collector) as client:
+            for version, count in ((0, 1), (0, 1), (1, 2)):
+                brokers.version = version
+                page = await (await client.get("/topics")).text()
+                assert f"of {TOPICS + version:,} topics" in page and len(decoded) == count
+                clock.time_ms += 60_000
+            assert brokers.requests["encoded_topics"] == 3
 
     asyncio.run(run())
 

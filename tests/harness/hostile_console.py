@@ -48,8 +48,9 @@ class HostileBrokers(CountedBrokers):
     names, but what the console reads may have been written by anybody.
     """
 
-    async def all_topics(self, _address: str) -> TopicConfigSerializeWrapper:
-        return TopicConfigSerializeWrapper(DataVersion(0), {HOSTILE: TopicConfig(HOSTILE, 4, 4)})
+    async def encoded_topics(self, _address: str) -> bytes:
+        table = {HOSTILE: TopicConfig(HOSTILE, 4, 4)}
+        return TopicConfigSerializeWrapper(DataVersion(0), table).encode()
 
     async def topic_stats(self, _address: str, topic: str) -> TopicStatsTable:
         return TopicStatsTable({MessageQueue(topic, HOSTILE, 0): TopicOffset(2, 9, 5)})

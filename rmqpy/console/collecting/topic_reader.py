@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from attrs import frozen
 
 from rmqpy.admin.commands.trace import Trace, decode_traces
 from rmqpy.client.core.base_consumer import PullStatus
@@ -18,7 +20,12 @@ from rmqpy.console.history import Sample
 from rmqpy.console.views.topics import QueueFigures, TopicEntry
 from rmqpy.model.errors import RequestRejectedError, RmqError
 from rmqpy.model.names import TRACE_TOPIC
-from rmqpy.remoting.bodies import MessageQueue, TopicConfig, TopicStatsTable
+from rmqpy.remoting.bodies import (
+    MessageQueue,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicStatsTable,
+)
 
 __all__ = ["MESSAGES_SHOWN", "TopicReader"]
 
@@ -28,6 +35,28 @@ MESSAGES_SHOWN: Final = 32
 KEY_HITS_MAX: Final = 64
 ROUNDS_MAX: Final = 8
 """The pulls of one page; a queue may have stretches without a message."""
+
+
+@frozen(eq=False)
+class _Table:
+    """The topics of one broker, and the answer that they were decoded from."""
+
+    body: bytes = b""
+    topics: Sequence[TopicConfig] = ()
+
+    @classmethod
+    def decode(cls, body: bytes) -> _Table:
+        table = TopicConfigSerializeWrapper.decode(body).topic_config_table
+        return cls(body, tuple(table.values()))
+
+
+def _merged(tables: Sequence[tuple[str, _Table]]) -> dict[str, TopicEntry]:
+    found: dict[str, TopicEntry] = {}
+    for broker, table in tables:
+        for config in table.topics:
+            entry = found.setdefault(config.topic_name, TopicEntry(config.topic_name))
+            entry.places[broker] = config
+    return {name: found[name] for name in sorted(found)}
 
 
 class TopicReader:
@@ -41,31 +70,35 @@ class TopicReader:
         self._admin = collector.admin
         self._consumer = consumer
         self._shared = SharedAnswers(collector.clock)
+        self._tables: dict[str, _Table] = {}
+        self._merged: tuple[list[tuple[str, _Table]], dict[str, TopicEntry]] = [], {}
 
-    async def topics(self) -> list[TopicEntry]:
-        """Return all topics by name: one request per broker, whatever their number."""
+    async def topics(self) -> Mapping[str, TopicEntry]:
+        """Return all topics, sorted by name: one request per broker, whatever their number."""
         masters = [each for each in self._collector.moment.masters() if not each.fault]
-        tables = await asyncio.gather(*(self._table(each) for each in masters))
-        found: dict[str, TopicEntry] = {}
-        for broker, table in zip(masters, tables, strict=True):
-            for config in table:
-                entry = found.setdefault(config.topic_name, TopicEntry(config.topic_name))
-                entry.places[broker.name] = config
-        return [found[name] for name in sorted(found)]
+        answers = await asyncio.gather(*(self._table(each) for each in masters))
+        tables = [(each.name, table) for each, table in zip(masters, answers, strict=True)]
+        if tables != self._merged[0]:
+            self._tables = dict(zip((each.address for each in masters), answers, strict=True))
+            self._merged = tables, _merged(tables)
+        return self._merged[1]
 
-    async def _table(self, broker: BrokerFacts) -> Sequence[TopicConfig]:
-        async def ask() -> Sequence[TopicConfig]:
+    async def _table(self, broker: BrokerFacts) -> _Table:
+        """Return the topics of a broker, which are decoded only when its answer has changed."""
+
+        async def ask() -> _Table:
             try:
-                answer = await self._admin.all_topics(broker.address)
+                body = await self._admin.encoded_topics(broker.address)
+                known = self._tables.get(broker.address)
+                return known if known and known.body == body else _Table.decode(body)
             except RmqError:
-                return ()
-            return tuple(answer.topic_config_table.values())
+                return _Table()
 
         return await self._shared.get(("topics", broker.address), TABLE_MS, ask)
 
     async def figures(self, topics: Sequence[str]) -> dict[str, list[QueueFigures]]:
         """Return the queues of these topics: one request per topic and broker that has it."""
-        entries = {each.name: each for each in await self.topics()}
+        entries = await self.topics()
         wanted = [
             (topic, broker)
             for topic in topics

@@ -45,7 +45,7 @@ class TopicPages:
 
     async def topics(self, request: web.Request) -> web.StreamResponse:
         search = request.query.get("search", "")
-        entries = await self.reader.topics()
+        entries = list((await self.reader.topics()).values())
         page = page_of(entries, lambda each: each.name, search, number_in(request, "page", 1))
         figures = await self.reader.figures([each.name for each in page.rows])
         rows = [listed_topic(each, figures[each.name]) for each in page.rows]
