@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 from harness.controller import (
     LAGGING,
+    SENT,
     WAIT_SECONDS_MAX,
     ControllerGroup,
     controller_group,
     hand_over,
+    manifest,
+    upgrade,
 )
 from harness.interop import InteropServers
 
@@ -25,9 +28,11 @@ from rmqpy.cli import main
 from rmqpy.model.codes import ResponseCode
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
+from rmqpy.testing.java.site import READY
 
 pytestmark = pytest.mark.interop
 
+ROLES = [word for each in ("master=SYNC_MASTER", "slave=SLAVE") for word in ("--role", each)]
 IDENTITY = "brokerIdentity"
 
 
@@ -128,3 +133,88 @@ def test_a_copied_store_takes_the_place_of_its_original(
     (group.store("slave") / IDENTITY).unlink()
     assert not failed_checks(group, capsys)
     start_both(group)
+
+
+def hand_over_again(group: ControllerGroup) -> None:
+    """Leave the controller, and prepare the replicas for it once more."""
+    upgrade("leave", *group.replicas, *ROLES, "--reader", "5", "--apply")
+    upgrade("switch", "--to", "controller", "--controllers", group.addresses, *group.replicas)
+
+
+def stop_cleanly_once(group: ControllerGroup) -> None:
+    """Start and stop each broker without the controller: one that gets no role leaves ``abort``."""
+    for member, broker in group.brokers.items():
+        assert broker.stop() in (0, 143)
+        assert (group.store(member) / "abort").exists()
+        text = group.conf(member).read_text()
+        keys = "enableControllerMode", "controllerAddr", "namesrvAddr"
+        kept = [line for line in text.splitlines() if line.partition("=")[0] not in keys]
+        kept += ["brokerRole=ASYNC_MASTER", "brokerId=0"]
+        group.conf(member).write_text("\n".join(kept) + "\n")
+        group.start(member)
+        assert broker.stop() in (0, 143)
+        assert not (group.store(member) / "abort").exists()
+        group.conf(member).write_text(text)
+
+
+def start_with_data(group: ControllerGroup, *, kept: bool) -> None:
+    """Start the controller, with its data or without."""
+    group.controller.stop()
+    if not kept:
+        shutil.rmtree(group.controller.directory / "controller")
+    group.controller.start()
+
+
+def test_a_controller_that_lost_its_data_gives_no_role(
+    group: ControllerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = manifest(group.store("master"), group.root / "before.json")
+    start_both(group)
+    assert group.send(1000) == SENT
+    group.await_level()
+    group.stop_all()
+    start_with_data(group, kept=False)
+    refused = is_in_log(group, "master", "Register to broker failed")
+    for broker in group.brokers.values():
+        broker.launch()
+    wait_until(refused)
+    assert group.replicas_info() == {}
+    stop_cleanly_once(group)
+    switch = "switch", "--to", "controller", "--controllers", group.addresses
+    assert main(["upgrade", *switch, *group.replicas]) == 2
+    assert "leave takes that back" in capsys.readouterr().err
+    hand_over_again(group)
+    start_both(group)
+    group.stop_all()
+    assert group.logs("master") == group.logs("slave")
+    upgrade("verify", *group.stores, "--before", before)
+
+
+def test_a_controller_with_its_data_of_before_elects_nobody(group: ControllerGroup) -> None:
+    """It waits for replicas that are gone for good. While it is stopped, ``switch`` cannot ask."""
+    start_both(group)
+    group.stop_all()
+    group.controller.stop()
+    hand_over_again(group)
+    start_with_data(group, kept=True)
+    no_master = is_in_log(group, "slave", "Failed to elect a new master")
+    for member in group.brokers:
+        group.brokers[member].launch()
+    wait_until(lambda: no_master() and len(members(group)) == 4)
+    assert {each["brokerId"] for each in members(group) if each["alive"]} == {3, 4}
+    assert group.replicas_info().get("masterBrokerId") is None
+    assert ResponseCode.SUCCESS not in {put(group, member).code for member in group.brokers}
+
+
+def test_contradicting_keys_end_the_broker_or_its_replication(
+    group: ControllerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with group.conf("master").open("a") as conf:
+        conf.write("enableDLegerCommitLog=true\ndLegerGroup=g\ndLegerSelfId=n0\n")
+        conf.write("dLegerPeers=n0-127.0.0.1:1\n")
+    assert "controller-flags" in failed_checks(group, capsys)
+    broker = group.brokers["master"]
+    broker.launch()
+    wait_until(lambda: not broker.running)
+    assert broker.stop() == 256 - 4
+    assert READY.search(broker.output.read_bytes()) is None
