@@ -12,6 +12,7 @@ while such data waits there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import cast
 
@@ -92,10 +93,15 @@ def _keys(context: PlanContext) -> dict[str, Keys]:
 
 
 def _aside(context: PlanContext, replica: LocalReplica, keep: str) -> Iterator[Op]:
-    survey = replica.survey()
+    """The same log may be led back several times: the files of each time have a folder."""
+    files, survey = context.files, replica.survey()
+    numbers = itertools.count(2)
+    folder = f"{keep}/controller"
+    while files.exists(folder):
+        folder = f"{keep}/controller-{next(numbers)}"
     for path in context.paths_of(survey).controller_files:
-        if context.files.exists(path):
-            to = f"{keep}/controller/{path.rpartition('/')[2]}"
+        if files.exists(path):
+            to = f"{folder}/{path.rpartition('/')[2]}"
             yield MoveAside(path=path, to=to, why="what a controller knows of this replica")
 
 
