@@ -225,13 +225,23 @@ class MetadataSync:
         return [f"table {code}: {fault}" for code, fault in sorted(self._faults.items())]
 
     def fetch_now(self, done: Callable[[], None]) -> None:
-        """Fetch all tables at once; ``done`` is called when each has arrived or failed."""
+        """Fetch all tables at once; ``done`` is called when each has arrived or failed. If no
+        master is known, as shortly after a start, the name servers have ``TIMEOUT_MS`` to name one.
+        """
         self._awaited = set(_ALL)
         self._waiting.append(done)
         if self._timer is not None:
             self._timer.cancel()
         self._round()
-        if not self.choice.candidates(self.scheduler.monotonic_ms()):
+        if not self._master_is_known():
+            self.scheduler.call_later(TIMEOUT_MS, self._give_up_without_master)
+
+    def _master_is_known(self) -> bool:
+        return bool(self.choice.candidates(self.scheduler.monotonic_ms()))
+
+    def _give_up_without_master(self) -> None:
+        """End what waits for a fetch, unless a master was named in the meantime."""
+        if not self._master_is_known():
             for code in _ALL:
                 self._failed(code, "no master is known")
                 self._settle(code)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -30,7 +29,6 @@ from rmqpy.testing.dev.slow_files import SlowDisk, SlowFileSystem
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 
 LOOPBACK = "127.0.0.1"
-ANSWER_SECONDS = 1.0
 
 
 class DevError(RmqError):
@@ -178,12 +176,14 @@ class BrokerNode:
         )
 
     def has_topic(self, name: str) -> bool:
-        """Return whether the broker knows the topic; one that does not has asked its master."""
+        """Return whether the broker knows the topic; a slave that does not has asked its master."""
         runtime = self._runtime
-        if runtime is None or name in runtime.broker.topics:
-            return runtime is not None
-        self.thread.run(_fetched_tables(runtime))
-        return name in runtime.broker.topics
+        if runtime is None:
+            return False
+        broker = runtime.broker
+        if name not in broker.topics and broker.identity.is_slave:
+            self.thread.run(_fetched_tables(runtime))
+        return name in broker.topics
 
     def start(self) -> None:
         if self._runtime is None:
@@ -258,17 +258,9 @@ class BrokerNode:
 
 async def _fetched_tables(runtime: BrokerRuntime) -> None:
     """Let a slave fetch the tables of its master, as soon as a name server has named the master."""
-    broker = runtime.broker
-    named = asyncio.Event()
-    broker.registration.subscribe(lambda _server, _answer: named.set())
-    broker.registration.register()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(ANSWER_SECONDS):
-            await named.wait()
-    if broker.masters.candidates(broker.scheduler.monotonic_ms()):
-        ended = asyncio.Event()
-        broker.metadata_sync.fetch_now(ended.set)
-        await ended.wait()
+    ended = asyncio.Event()
+    runtime.broker.metadata_sync.fetch_now(ended.set)
+    await ended.wait()
 
 
 def broker_block() -> PortBlock:
