@@ -37,6 +37,10 @@ def test_every_page_is_linked_from_the_index(page: Path) -> None:
     assert page.resolve() in linked, f"docs/README.md does not link to {name_of(page)}"
 
 
+def test_the_index_is_one_click_from_the_front_page() -> None:
+    assert "docs/README.md" in LINK.findall((ROOT / "README.md").read_text("utf-8"))
+
+
 def anchors_of(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     titles = HEADING.findall(FENCED.sub("", page.read_text("utf-8")))

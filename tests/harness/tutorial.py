@@ -9,9 +9,25 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from rmqpy.testing.processes import python_environment
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TIMEOUT_S = 300
+
+
+def programs(folder: Path) -> Path:
+    """Return a new folder with ``rmqpy``, ``python`` and ``pytest`` of this environment.
+
+    They are programs and no functions of the shell, so that ``$!`` is a broker's own process.
+    """
+    found = folder.with_name(f"{folder.name}-programs")
+    found.mkdir()
+    words = {"rmqpy": "-m rmqpy.cli", "python": "", "pytest": "-m pytest -p no:cacheprovider"}
+    for name, module in words.items():
+        (found / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        (found / name).chmod(0o755)
+    return found
 
 
 def run_tutorial(page: str, ports: Mapping[str, int], folder: Path) -> tuple[list[str], str]:
@@ -19,17 +35,18 @@ def run_tutorial(page: str, ports: Mapping[str, int], folder: Path) -> tuple[lis
     instead of those in the text.
     """
     blocks = BLOCK.findall((ROOT / "docs/tutorials" / page).read_text(encoding="utf-8"))
-    script = f'rmqpy() {{ "{sys.executable}" -m rmqpy.cli "$@"; }}\n'
-    script += f'python() {{ "{sys.executable}" "$@"; }}\nset -m\n'
+    script = "set -m\n"
     script += "trap 'for job in $(jobs -p); do kill -9 -- -$job; done 2>/dev/null' EXIT\n"
     for number, block in enumerate(blocks):
         for written, free in ports.items():
             block = block.replace(written, str(free))
         script += f"echo '=== {number}'\n{block}"
+    environment = python_environment()
+    environment["PATH"] = f"{programs(folder)}{os.pathsep}{os.environ['PATH']}"
     shell = subprocess.Popen(
         ["bash", "-c", script],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

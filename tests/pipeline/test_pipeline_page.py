@@ -21,6 +21,12 @@ AUDITS = (HOW_TO / "audit-with-spark.md").read_text(encoding="utf-8")
 PROGRAMS = (HOW_TO / "use-rocketmq-data-in-spark.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ rmqpy (.*)$", AUDITS, re.MULTILINE)
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
+STATEMENTS = [
+    statement
+    for block in re.findall(r"^```sql\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
+    for statement in block.split(";")
+    if statement.strip()
+]
 STORE = "/var/lib/rocketmq/store"
 REPLICA = "/mnt/replica/store"
 CONF = """\
@@ -74,15 +80,21 @@ def test_the_programs_of_the_guide_produce_rows(
     live.topic(name="copies")
     live.send("orders", [b"%d" % number for number in range(9)])
     names: dict[str, Any] = {"spark": spark}
+
+    def placed(text: str) -> str:
+        text = text.replace(STORE, str(store_of("A-classic-clean-v497")))
+        return text.replace("/data", str(tmp_path)).replace("127.0.0.1:9876", live.namesrv.address)
+
     for block in BLOCKS:
-        placed = block.replace(STORE, str(store_of("A-classic-clean-v497")))
-        placed = placed.replace("/data", str(tmp_path)).replace(
-            "127.0.0.1:9876", live.namesrv.address
-        )
-        exec(compile(placed, "docs/how-to/use-rocketmq-data-in-spark.md", "exec"), names)
-    assert len(BLOCKS) == 3 and names["messages"].count() > 0
+        exec(compile(placed(block), "docs/how-to/use-rocketmq-data-in-spark.md", "exec"), names)
+    assert len(BLOCKS) == 7 and names["messages"].count() > 0
+    assert names["counts"].count() > 0
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 9
     reader = spark.read.format("rocketmq").option("nameServer", live.namesrv.address)
     copies = reader.option("topic", "copies").load().collect()
     assert len(copies) == 10
     assert {row["properties"]["from"] for row in copies} <= {"Normal", "Delay"}
+    for statement in STATEMENTS:
+        spark.sql(placed(statement))
+    keys = spark.sql("SELECT keys FROM orders WHERE keys = 'order-1'").collect()
+    assert len(keys) == 1 and len(STATEMENTS) == 2

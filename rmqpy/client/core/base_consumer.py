@@ -76,19 +76,20 @@ _VARYING = varying_fields(
 
 
 class PullStatus(Enum):
+    """The outcome of a pull (Java: PullStatus).
+
+    * ``FOUND``: there may be messages; continue at ``next_begin_offset``.
+    * ``NO_NEW_MSG``: the offset is the end of the queue; pull again at the same offset.
+    * ``NO_MATCHED_MSG``: no message matched; continue at ``next_begin_offset``.
+    * ``OFFSET_ILLEGAL``: the offset is outside the queue; continue at ``next_begin_offset``.
+    """
+
     FOUND = "FOUND"
     NO_NEW_MSG = "NO_NEW_MSG"
     NO_MATCHED_MSG = "NO_MATCHED_MSG"
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
 
 
-"""The outcome of a pull (Java: PullStatus).
-
-* ``FOUND``: there may be messages; continue at ``next_begin_offset``.
-* ``NO_NEW_MSG``: the offset is the end of the queue; pull again at the same offset.
-* ``NO_MATCHED_MSG``: no message matched; continue at ``next_begin_offset``.
-* ``OFFSET_ILLEGAL``: the offset is outside the queue; continue at ``next_begin_offset``.
-"""
 _STATUS_OF_CODE = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
     ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,

@@ -213,6 +213,11 @@ class MessageExt:
         return self.stored.properties.get(names.PROPERTY_KEYS, "")
 
     @property
+    def reconsume_times(self) -> int:
+        """How often consumers of the group have asked for the message again."""
+        return self.stored.reconsume_times
+
+    @property
     def queue_offset(self) -> int:
         """The offset of the message in its queue."""
         return self.stored.queue_offset
