@@ -12,7 +12,12 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from rmqpy.broker.assembly.wiring import Broker, BrokerDependencies, build_broker
+from rmqpy.broker.assembly.wiring import (
+    Broker,
+    BrokerDependencies,
+    build_broker,
+    put_hooks_of,
+)
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -251,6 +256,7 @@ def memory_broker(
             files=files,
             pick_queue=pick,
             settings_file=settings_file,
+            hooks=put_hooks_of(configuration.store),
         )
     )
     if start:

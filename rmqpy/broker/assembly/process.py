@@ -43,6 +43,7 @@ from rmqpy.broker.assembly.wiring import (
     build_broker,
     build_metrics,
     install_fast_path,
+    put_hooks_of,
 )
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.codec import backend
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from rmqpy.broker.assembly.memory_store import MemoryFolder
     from rmqpy.broker.assembly.metrics import MetricsPage
     from rmqpy.broker.assembly.slave_port import SlavePort
+    from rmqpy.broker.processors.put_hooks import PutHook
 
 logger = logging.getLogger(__name__)
 
@@ -198,6 +200,7 @@ class BrokerRuntime:
         if addresses.warning:
             logger.warning("%s", addresses.warning)
         _raise_open_files_limit()
+        hooks = put_hooks_of(configuration.store)
         store = open_store(
             StoreContext(
                 configuration.store,
@@ -209,7 +212,7 @@ class BrokerRuntime:
             )
         )
         try:
-            self._running = await self._start_parts(store, addresses, journal, leaves)
+            self._running = await self._start_parts(store, addresses, hooks, journal, leaves)
         except BaseException:
             store.shutdown()
             raise
@@ -260,6 +263,7 @@ class BrokerRuntime:
         self,
         store: MessageStore,
         addresses: Addresses,
+        hooks: Mapping[str, PutHook],
         journal: SwitchJournal,
         leaves: SwitchJournal,
     ) -> _Running:
@@ -283,6 +287,7 @@ class BrokerRuntime:
                 files=self._files,
                 pick_queue=random.SystemRandom().randrange,
                 settings_file=self._settings_file,
+                hooks=hooks,
             )
         )
         limits = ConnectionLimits.from_settings(configuration.remoting)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.broker.assembly.resource_limits import CHECK_PERIOD_MS, Demand, ResourceLimits
 from rmqpy.broker.assembly.server import BrokerServer, FastPort
@@ -71,7 +71,7 @@ from rmqpy.broker.state.statistics import SAMPLE_PERIOD_MS, Statistics
 from rmqpy.broker.state.subscription_groups import SubscriptionGroupTable
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.codec import backend
-from rmqpy.config.loading import BrokerConfiguration
+from rmqpy.config.loading import BrokerConfiguration, StoreSettings
 from rmqpy.model.clock import Clock, Scheduler
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.errors import ConfigError
@@ -85,6 +85,7 @@ from rmqpy.store.message_store import MessageStore
 if TYPE_CHECKING:  # imported only where the feature is switched on
     from rmqpy.broker.assembly.metrics import Metrics
     from rmqpy.broker.processors.access_control import BrokerAccessControl
+    from rmqpy.broker.processors.put_hooks import PutHook
     from rmqpy.net.server.feed_api import Feed
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,9 @@ class BrokerDependencies:
 
     settings_file: SettingsFile | None = None
     """The file for changed settings; None keeps them in memory only."""
+
+    hooks: Mapping[str, PutHook] = field(factory=dict)
+    """The put-message hooks, by name, in their order (:func:`put_hooks_of`)."""
 
 
 @define(slots=True, frozen=True, kw_only=True, eq=False, repr=False)
@@ -321,8 +325,8 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     parser = SendRequestParser(
         identity=identity, topics=topics, groups=groups, clock=scheduler, pick_queue=deps.pick_queue
     )
-    if identity.store.rmqpy_put_message_hooks:
-        parser = _hooked(parser, identity.store.rmqpy_put_message_hooks)
+    if deps.hooks:
+        parser = _hooked(parser, deps.hooks)
     sends = SendProcessor(
         identity=identity,
         drafts=parser,
@@ -538,13 +542,22 @@ def build_broker(deps: BrokerDependencies) -> Broker:
     )
 
 
-def _hooked(parser: SendRequestParser, names: str) -> SendRequestParser:
-    """Return a parser whose messages pass the hooks ``names``. Raises ConfigError if one is missing
-    or cannot be loaded.
-    """
-    from rmqpy.broker.processors.put_hooks import HookedSendRequestParser, load_hooks
+def put_hooks_of(settings: StoreSettings) -> Mapping[str, PutHook]:
+    """Return the put-message hooks of a broker, which are loaded before its store is opened.
 
-    hooks = load_hooks(names)
+    Raises ConfigError if one is missing or cannot be loaded.
+    """
+    if not settings.rmqpy_put_message_hooks:
+        return {}
+    from rmqpy.broker.processors.put_hooks import load_hooks
+
+    return load_hooks(settings.rmqpy_put_message_hooks)
+
+
+def _hooked(parser: SendRequestParser, hooks: Mapping[str, PutHook]) -> SendRequestParser:
+    """Return a parser whose messages pass ``hooks``."""
+    from rmqpy.broker.processors.put_hooks import HookedSendRequestParser
+
     logger.info("messages pass the put-message hooks %s before they are stored", ", ".join(hooks))
     return HookedSendRequestParser(
         identity=parser.identity,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from harness.hooks import install_hooks
 from rmqpy.codec.message import BatchItem, decode_message, encode_batch_body
 from rmqpy.model.errors import ConfigError
 from rmqpy.testing.harness import BrokerHarness, BuildBroker
+from rmqpy.testing.in_process import broker_in_process
 
 HOOKS = """
 from rmqpy.model.codes import ResponseCode
@@ -125,3 +127,14 @@ def test_a_hook_that_fails_refuses_the_message(hooked: Build, name: str, reason:
 def test_hooks_that_cannot_be_used_stop_the_start(hooked: Build, names: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         hooked(names)
+
+
+def test_nothing_is_created_before_the_hooks_are_found(tmp_path: Path) -> None:
+    async def start() -> None:
+        settings = {"rmqpyPutMessageHooks": "missing"}
+        async with broker_in_process(tmp_path, "127.0.0.1:1", settings):
+            pass
+
+    with pytest.raises(ConfigError, match="no installed package has an entry point"):
+        asyncio.run(start())
+    assert not [*tmp_path.iterdir()]
