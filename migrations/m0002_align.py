@@ -16,10 +16,10 @@ from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.message import encode_blank
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.store.files.mapped_files import file_name
-from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.group_checks import same_divide, same_log
 from rmqpy.upgrade.checks.log_comparison import Relation, classic_log
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
+from rmqpy.upgrade.checks.replica_checks import clean_stop_remedy
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
 from rmqpy.upgrade.plan.operations import (
     Copy,
@@ -91,12 +91,8 @@ class _AlignPlanner:
         self.reference = reference.replica
         self.compared = reference.others.get(replica.name)
         self.root = self.survey.root
+        self.keep = context.keep_folder(replica)
         self.notes: list[str] = []
-
-    @property
-    def keep(self) -> str:
-        tag = digest_of(f"{self.replica.name}|{self.survey.manifest.end}|align".encode())[:8]
-        return f"{upgrade_work(self.root)}/keep-{tag}"
 
     def plan(self) -> NodePlan:
         self._check()
@@ -125,8 +121,8 @@ class _AlignPlanner:
             )
         if self.survey.abort_found and not self.may_be_unclean:
             raise UpgradeRefusedError(
-                f"{self.replica.name}: its last stop was not clean; start the broker once with its"
-                " present configuration, and stop it"
+                f"{self.replica.name}: its last stop was not clean;"
+                f" {clean_stop_remedy(self.survey)}"
             )
         wrong = _blocking(self.survey)
         if wrong and self.replica is self.reference:

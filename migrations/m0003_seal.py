@@ -62,4 +62,4 @@ def _plan_replica(context: PlanContext, replica: Replica) -> NodePlan:
                 why=f"the divided offset is {last.end_offset}",
             )
         )
-    return switch_part(replica, ops, [f"divided offset {last.end_offset}"])
+    return switch_part(context, replica, ops, [f"divided offset {last.end_offset}"])

@@ -82,7 +82,7 @@ def _plan_replica(
     before = digest_of(context.files.read_bytes(survey.config_path))
     op = Write.of(survey.config_path, before, text.encode(), "the flag and the group")
     shown = [f"{key}={value}" for key, value in keys.items() if key != FLAG]
-    part = switch_part(replica, [op], [*shown, *notes])
+    part = switch_part(context, replica, [op], [*shown, *notes])
     records = live_records_aside(context.files, replica.name, part.root, part.keep)
     return evolve(part, ops=(*records, *part.ops))
 

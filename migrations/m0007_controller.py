@@ -150,7 +150,7 @@ def _plan_replica(context: PlanContext, replica: Replica, keys: dict[str, str]) 
         ),
     ]
     ops += _cleared_checkpoint(context, survey)
-    return switch_part(replica, [*ops], [f"{key}={value}" for key, value in keys.items()])
+    return switch_part(context, replica, [*ops], [f"{key}={value}" for key, value in keys.items()])
 
 
 def _cleared_checkpoint(context: PlanContext, survey: Survey) -> Iterator[Write]:

@@ -12,7 +12,6 @@ while such data waits there.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import cast
 
@@ -93,15 +92,10 @@ def _keys(context: PlanContext) -> dict[str, Keys]:
 
 
 def _aside(context: PlanContext, replica: LocalReplica, keep: str) -> Iterator[Op]:
-    """The same log may be led back several times: the files of each time have a folder."""
-    files, survey = context.files, replica.survey()
-    numbers = itertools.count(2)
-    folder = f"{keep}/controller"
-    while files.exists(folder):
-        folder = f"{keep}/controller-{next(numbers)}"
+    survey = replica.survey()
     for path in context.paths_of(survey).controller_files:
-        if files.exists(path):
-            to = f"{folder}/{path.rpartition('/')[2]}"
+        if context.files.exists(path):
+            to = f"{keep}/controller/{path.rpartition('/')[2]}"
             yield MoveAside(path=path, to=to, why="what a controller knows of this replica")
 
 

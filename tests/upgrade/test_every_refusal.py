@@ -61,6 +61,9 @@ ELSEWHERE: Final = {
     "found data of RocketMQ 5.x in the stores": (
         "test_leave_controller.py::test_data_that_only_5x_reads_is_listed"
     ),
+    "found a plan for {} that follows {}": (
+        "test_rounds.py::test_a_plan_that_another_one_has_followed_is_not_applied"
+    ),
     "found --cut-index {}, expected none": (
         "test_leave_controller.py::test_a_wrong_line_is_refused_before_anything_is_written"
     ),

@@ -28,17 +28,12 @@ PENDING = struct.pack(">qqqii", 1_800_000_000, 0, 0, 3, 0)
 @pytest.fixture
 def controlled(classic: Path) -> Path:
     """Return the directory of three equal replicas that a controller has led."""
-    control(classic)
-    return classic
-
-
-def control(folder: Path) -> None:
-    """Leave what a controller knows of three replicas, and their settings."""
-    write_confs(folder, CONTROLLED)
+    write_confs(classic, CONTROLLED)
     for number, member in enumerate(MEMBERS, 1):
-        (folder / member / "epochFileCheckpoint").write_bytes(EPOCHS)
-        (folder / member / "epochFileCheckpoint.bak").write_bytes(EPOCHS)
-        (folder / member / "brokerIdentity").write_text(f"DefaultCluster#b0#{number}")
+        (classic / member / "epochFileCheckpoint").write_bytes(EPOCHS)
+        (classic / member / "epochFileCheckpoint.bak").write_bytes(EPOCHS)
+        (classic / member / "brokerIdentity").write_text(f"DefaultCluster#b0#{number}")
+    return classic
 
 
 def last_record(root: Path, back: int = 1) -> tuple[int, int]:
@@ -56,10 +51,6 @@ def overwrite(root: Path, position: int, data: bytes) -> None:
 
 def content_of(root: Path) -> dict[str, tuple[bytes, int]]:
     return {path: found for path, found in tree_of(root).items() if path != "lock"}
-
-
-def bytes_of(root: Path) -> dict[str, bytes]:
-    return {path: data for path, (data, _) in content_of(root).items()}
 
 
 def test_a_group_leaves_with_a_replica_that_lags(controlled: Path, run: RunUpgrade) -> None:
@@ -87,21 +78,6 @@ def test_a_group_leaves_with_a_replica_that_lags(controlled: Path, run: RunUpgra
         assert run(f"rollback {member}")[0] == 0
         assert content_of(controlled / member) == before[member]
         assert (controlled / f"{member}.conf").read_bytes() == confs[member]
-
-
-def test_the_same_log_is_led_back_more_than_once(controlled: Path, run: RunUpgrade) -> None:
-    """As after a controller that came back with the data of before."""
-    before = {member: bytes_of(controlled / member) for member in MEMBERS}
-    for number in range(1, 4):
-        control(controlled)
-        code, out, err = run(f"{LEAVE} --apply")
-        assert code == 0, (out, err)
-        kept = [*controlled.glob("n?/rmqpy/upgrade/keep-*/controller*")]
-        assert len(kept) == number * len(MEMBERS)
-        assert all(len([*folder.iterdir()]) == 3 for folder in kept)
-    for member in MEMBERS:
-        assert run(f"rollback {member}")[0] == 0
-        assert bytes_of(controlled / member) == before[member]
 
 
 def test_what_an_old_master_never_replicated_is_given_up_by_number_only(
@@ -172,7 +148,10 @@ def test_a_wrong_line_is_refused_before_anything_is_written(
 def test_a_store_that_was_killed_is_started_once_before(controlled: Path, run: RunUpgrade) -> None:
     (controlled / "n1/abort").touch()
     code, _, err = run(LEAVE)
-    assert code == 2 and "start the broker once" in err
+    assert code == 2 and "start the broker once with its present configuration" in err
+    assert "if the controller gives it no role, start it once without enableControllerMode" in err
+    code, out, _ = run(f"check {SHOWN} --details")
+    assert code == 2 and "if the controller gives it no role" in out
 
 
 def test_a_group_file_leads_back_from_the_controller(controlled: Path, run: RunUpgrade) -> None:

@@ -6,8 +6,8 @@ A certificate at each stage proves that every message of every earlier stage is 
 from __future__ import annotations
 
 import pytest
-from attrs import define, field
-from harness.store import CrashingFiles
+from attrs import define, evolve, field
+from harness.store import CrashingFiles, KilledError
 from harness.upgrade import MakeUpgradeRig, UpgradeRig
 
 from rmqpy.audit.facts.log_reader import QueueMessages
@@ -19,7 +19,9 @@ from rmqpy.testing.manual_scheduler import ManualScheduler
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.checks.replica import LocalReplica
-from rmqpy.upgrade.plan.engine import apply_plan, finalize
+from rmqpy.upgrade.plan.engine import apply_plan, finalize, resume, roll_back
+from rmqpy.upgrade.plan.journal import APPLIED
+from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
 from rmqpy.upgrade.plan.survey import SurveyPlan
 from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
@@ -87,6 +89,20 @@ class Trio:
         made = self.context()
         for part in plan.nodes:
             apply_plan(made.node_context(made.group.replica(part.replica)), plan, part.replica)
+
+    def node(self, name: str) -> NodeContext:
+        made = self.context()
+        return made.node_context(made.group.replica(name))
+
+    def apply_interrupted(self, plan: Plan, operations: int) -> None:
+        """Apply a plan; each node is killed after so many operations, and resumes."""
+        for part in plan.nodes:
+            self.files.dies_at = self.files.operations + operations
+            with pytest.raises(KilledError):
+                apply_plan(self.node(part.replica), plan, part.replica)
+            self.files = self.files.reopen(None)
+            self.rigs = {name: evolve(rig, files=self.files) for name, rig in self.rigs.items()}
+            assert resume(self.node(part.replica)).state == APPLIED
 
     def finalize(self) -> None:
         made = self.context()
@@ -189,6 +205,27 @@ def test_messages_are_certified_through_two_switches_and_ways_back(trio: Trio) -
     records = [trio.rigs[name].with_flag(True).records() for name in NAMES]
     assert sum(map(len, records[0].values())) == 20 + 2 * (30 + 12)
     assert records[0] == records[1] == records[2]
+
+
+@pytest.mark.slow
+def test_a_second_round_does_everything_again_and_resumes(trio: Trio) -> None:
+    """Its entries have the indices of the first round, and nothing of that was made final."""
+    trio.apply(plan_alignment(trio.context()))
+    turned = []
+    for _ in range(2):
+        trio.apply(plan_switch(trio.context()))
+        trio.flag = True
+        trio.write(NAMES, *range(100, 110))
+        trio.remember()
+        turned.append(trio.bytes_of("dledger-{name}/data"))
+        trio.apply_interrupted(plan_leaving(trio.context()), 60)
+        trio.flag = False
+        assert detect(trio.context().group) in (GroupState.ALIGNED, GroupState.SEALED)
+        trio.certify()
+    trio.flag = True
+    for name in NAMES:
+        roll_back(trio.node(name))
+    assert trio.bytes_of("dledger-{name}/data") == turned[1] != turned[0]
 
 
 @pytest.mark.slow

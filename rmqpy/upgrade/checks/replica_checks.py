@@ -49,8 +49,24 @@ def clean_stop(survey: Survey) -> Iterator[CheckFinding]:
             survey.name,
             "the file abort exists: the last stop was not clean, and Java 4.9 would switch without"
             " repairing the consume queues",
-            "start the broker once with its present configuration, and stop it with SIGTERM",
+            clean_stop_remedy(survey),
         )
+
+
+def clean_stop_remedy(survey: Survey) -> str:
+    """Return what makes the next stop of a broker a clean one.
+
+    Java 5.x leaves ``abort`` if a controller has given the broker no role, and so does each further
+    start with that controller.
+    """
+    remedy = "start the broker once with its present configuration, and stop it with SIGTERM"
+    if survey.setting("enableControllerMode") != "true":
+        return remedy
+    return (
+        f"{remedy}; if the controller gives it no role, start it once without"
+        " enableControllerMode, controllerAddr, and namesrvAddr, but with brokerRole=ASYNC_MASTER"
+        " and brokerId=0, stop it, and put its broker.conf back"
+    )
 
 
 def _from_audit(

@@ -40,6 +40,7 @@ from rmqpy.upgrade.plan.journal import (
     remove_journal,
     save_journal,
 )
+from rmqpy.upgrade.plan.keep import check_newest
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
     UpgradeRefusedError,
@@ -87,6 +88,7 @@ def begin_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
         return journal
     if journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
         return journal
+    check_newest(context, node)
     check_startable(context, node)
     earlier = _keep_earlier(context, journal)
     since_ms = context.now_ms()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from rmqpy.model.files import FileSystem
+from rmqpy.upgrade.plan.keep import keep_folder
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
-    digest_of,
     fingerprint_log,
     range_digest,
     tree_digest,
@@ -21,12 +21,6 @@ from rmqpy.upgrade.plan.plan import NodePlan, Plan
 
 STEP = "rebuild"
 QUEUES, INDEX = "consumequeue", "index"
-
-
-def keep_folder(context: NodeContext) -> str:
-    """Return the folder of the plan, the same for the same log."""
-    tag = digest_of(f"{fingerprint_log(context)}|{STEP}".encode())[:8]
-    return f"{context.work}/keep-{tag}"
 
 
 def build_folder(context: NodeContext) -> str:

@@ -19,8 +19,8 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.files.mapped_files import MappedFiles, file_name
 from rmqpy.store.files.paths import StorePaths
-from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.ledger import EntryFile, EntryView, Ledger
+from rmqpy.upgrade.plan.keep import keep_folder
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
     UpgradeRefusedError,
@@ -74,7 +74,7 @@ def plan_leave(context: NodeContext, options: LeaveOptions, donor: Donor | None 
     Raise UpgradeRefusedError if the member cannot leave, StoreError for a damaged directory.
     """
     ledger = known_ledger(context)
-    planner = _LeavePlanner(context, options, ledger)
+    planner = _LeavePlanner(context, options, ledger, keep_folder(context))
     if donor is not None and lacks(context.files, ledger, donor, options.cut_index):
         planner.fetched = fetch_entries(
             context, ledger, donor, options.cut_index, planner.keep_folder
@@ -121,16 +121,12 @@ class _LeavePlanner:
     context: NodeContext
     options: LeaveOptions
     ledger: Ledger
+    keep_folder: str
     fetched: Fetched | None = None
 
     @property
     def _paths(self) -> StorePaths:
         return StorePaths.from_settings(self.context.settings)
-
-    @property
-    def keep_folder(self) -> str:
-        tag = digest_of(f"{self.options.replica}|{self.ledger.end_index}".encode())[:8]
-        return f"{upgrade_work(self._paths.root)}/keep-{tag}"
 
     def plan(self) -> NodePlan:
         settings = self.context.settings

@@ -18,6 +18,7 @@ from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica, Replicas
 from rmqpy.upgrade.checks.tables import MergedTables, merge_tables
+from rmqpy.upgrade.plan.keep import folder_after, keep_folder
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.operations import Op
 from rmqpy.upgrade.plan.plan import NodePlan
@@ -151,6 +152,14 @@ class PlanContext:
             () if replica.plan.config_path is None else (replica.plan.config_path,),
         )
 
+    def keep_folder(self, replica: Replica) -> str:
+        """Return the folder for what a plan moves aside, of a replica of any host."""
+        if isinstance(replica, LocalReplica):
+            return keep_folder(NodeContext(replica.files, upgrade_work(replica.root)))
+        status = replica.status()
+        work = upgrade_work(replica.survey().root)
+        return folder_after(work, status["state"], str(status.get("plan")))
+
     def commit_log(self, replica: Replica) -> str:
         """Return the folder of a replica's classic log."""
         settings = self.settings.get(replica.name)
@@ -169,8 +178,14 @@ class PlanContext:
         return f"{self.commit_log(replica)}/{path.rpartition('/')[2]}"
 
 
-def switch_part(replica: Replica, ops: list[Op], notes: list[str]) -> NodePlan:
-    """Return a replica's part of a switch; all steps of the switch share one keep folder."""
-    root = replica.survey().root
-    keep = f"{upgrade_work(root)}/keep-switch"
-    return NodePlan(replica=replica.name, root=root, keep=keep, ops=tuple(ops), notes=tuple(notes))
+def switch_part(
+    context: PlanContext, replica: Replica, ops: list[Op], notes: list[str]
+) -> NodePlan:
+    """Return a replica's part of a switch."""
+    return NodePlan(
+        replica=replica.name,
+        root=replica.survey().root,
+        keep=context.keep_folder(replica),
+        ops=tuple(ops),
+        notes=tuple(notes),
+    )

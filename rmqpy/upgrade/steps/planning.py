@@ -7,10 +7,9 @@ from typing import Any, cast
 
 from attrs import evolve
 
-from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.log_comparison import classic_log
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica
-from rmqpy.upgrade.plan.node_context import UpgradeRefusedError, digest_of
+from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import MoveAside
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
 from rmqpy.upgrade.steps.diverged_entries import drop_diverged
@@ -103,8 +102,7 @@ def _old_log_part(context: PlanContext, replica: LocalReplica) -> NodePlan:
 
     Nothing is done if the reference has none: it has expired there, and will expire here.
     """
-    tag = digest_of(f"{replica.name}|{replica.survey().manifest.end}|join".encode())[:8]
-    keep = f"{upgrade_work(replica.root)}/keep-{tag}"
+    keep = context.keep_folder(replica)
     part = NodePlan(replica=replica.name, root=replica.root, keep=keep, ops=())
     if not classic_log(context.reference.replica).files:
         return part

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 def obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
     """Return why a part cannot be carried out."""
+    from rmqpy.upgrade.plan.keep import check_newest
     from rmqpy.upgrade.plan.own_paths import check_own_paths
     from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
     from rmqpy.upgrade.plan.space import missing_space
 
     check_own_paths(node_context, part)
+    check_newest(node_context, part)
     wrong = verify_preconditions(node_context, part)
     check_sources(node_context, part)
     return wrong + missing_space(node_context, part)
