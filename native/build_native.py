@@ -3,6 +3,7 @@
 The extension is optional: without a compiler, rmqpy is installed as pure Python.
 """
 
+import sys
 from pathlib import Path
 
 from cffi import FFI
@@ -41,6 +42,11 @@ SOURCES = (
     "lost_pages",
 )
 
+# Debug information names the folder of the build, which differs between builds of the same sources.
+FLAGS = ["-O3", "-std=c11", "-fvisibility=hidden", "-g0"]
+if sys.platform == "linux":
+    FLAGS.append("-fno-plt")
+
 ffibuilder = FFI()
 ffibuilder.cdef(DECLARATIONS)
 ffibuilder.set_source(
@@ -49,7 +55,7 @@ ffibuilder.set_source(
     sources=[f"native/{name}.c" for name in SOURCES],
     depends=["native/rmqpy_native.h"],
     include_dirs=["native"],
-    extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", "-fno-plt"],
+    extra_compile_args=FLAGS,
     optional=True,
 )
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from rmqpy import __version__
 from rmqpy.cli import EXIT_INTERRUPTED
 from rmqpy.cli.errors import report_error, wants_json
 from rmqpy.cli.parsing import EXIT_FAILED, EXIT_NO_READER, BadUsageError, Parser
+from rmqpy.cli.version import PrintVersion
 from rmqpy.model.errors import RmqError
 from rmqpy.net.logging_setup import configure_logging
 
@@ -52,7 +52,11 @@ def run(words: Sequence[str], **given: object) -> int:
     try:
         options = _parser(words).parse_args(words, options)
         command: Callable[[argparse.Namespace], int] = options.command
-        configure_logging(as_json=options.log_json, level=options.log_level)
+        configure_logging(
+            as_json=options.log_json,
+            level=options.log_level,
+            path=getattr(options, "log_file", None),
+        )
         result = command(options)
         if not getattr(options, "serves", False):
             _refuse_lost_pages()
@@ -100,7 +104,12 @@ def _parser(words: Sequence[str]) -> Parser:
         prog="rmqpy",
         description="RocketMQ-compatible name server and broker that switch to DLedger in place.",
     )
-    parser.add_argument("--version", action="version", version=f"rmqpy {__version__}")
+    parser.add_argument(
+        "--version",
+        action=PrintVersion,
+        nargs=0,
+        help="show version, core (C or Python), event loop, Python, and commit, and exit",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
     for module in _modules(words):
         import_module(f"rmqpy.cli.{module}").add_commands(commands)

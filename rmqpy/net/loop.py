@@ -133,6 +133,15 @@ def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: s
         return runner.run(_main_with_scheduler(main))
 
 
+def loop_text() -> str:
+    """Return the name and version of the event loop that :func:`run` uses."""
+    try:
+        found = importlib.import_module("uvloop")
+    except ImportError:
+        return "asyncio (uvloop is not installed)"
+    return f"uvloop {found.__version__}"
+
+
 def stop_on_signals() -> asyncio.Event:
     """Return an event that SIGTERM or SIGINT sets, for an orderly stop.
 

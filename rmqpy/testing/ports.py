@@ -3,20 +3,25 @@
 A RocketMQ broker on port P also uses P-2 (fast port) and P+1 (HA), so consecutive ports are needed.
 The ranges are below the ephemeral ports, so that no outgoing connection can take a port between the
 search and the start of the server. A range stays reserved against other test processes of this
-machine until it is released: each of its ports has an abstract Unix socket, which the kernel
-releases when the process ends. The last ``RECENT_BLOCKS`` ranges stay reserved even if nobody keeps
-them, because the server of ``free_port_block(4).broker_port`` has yet to start.
+machine until it is released: each of its ports has an abstract Unix socket, or a locked file where
+there are none, which the kernel releases when the process ends. The last ``RECENT_BLOCKS`` ranges
+stay reserved even if nobody keeps them, because the server of ``free_port_block(4).broker_port``
+has yet to start.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import random
 import socket
+import sys
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from attrs import define, field
 
@@ -26,6 +31,15 @@ BROKER_PORT_COUNT = 4
 BROKER_PORT_INDEX = 2
 MAX_TRIES = 500
 RECENT_BLOCKS = 16
+
+
+HAS_ABSTRACT_SOCKETS = sys.platform == "linux"
+
+
+class PortGuard(Protocol):
+    """What keeps other test processes from a port until it is closed."""
+
+    def close(self) -> None: ...
 
 
 @define(frozen=True)
@@ -38,7 +52,7 @@ class PortBlock:
 
     first: int
     count: int
-    _guards: tuple[socket.socket, ...] = field(repr=False, alias="guards")
+    _guards: tuple[PortGuard, ...] = field(repr=False, alias="guards")
 
     def __getitem__(self, index: int) -> int:
         if not 0 <= index < self.count:
@@ -95,13 +109,31 @@ def _ephemeral_start() -> int:
     return start if start > LOWEST_PORT + 1000 else DEFAULT_EPHEMERAL_START
 
 
-def _reserve(ports: range) -> tuple[socket.socket, ...] | None:
-    guards: list[socket.socket] = []
-    for port in ports:
+def _guard(port: int) -> PortGuard:
+    """Return the guard of a port. Raises OSError if another one has it."""
+    name = f"rmqpy-test-port-{port}"
+    if HAS_ABSTRACT_SOCKETS:
         guard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        guards.append(guard)
         try:
-            guard.bind(f"\0rmqpy-test-port-{port}")
+            guard.bind(f"\0{name}")
+        except OSError:
+            guard.close()
+            raise
+        return guard
+    file = Path(tempfile.gettempdir(), name).open("ab")  # noqa: SIM115 - open until the port is released
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _reserve(ports: range) -> tuple[PortGuard, ...] | None:
+    guards: list[PortGuard] = []
+    for port in ports:
+        try:
+            guards.append(_guard(port))
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("0.0.0.0", port))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
+import platform
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +16,10 @@ from pathlib import Path
 import pytest
 from harness.cli import start_process, write_broker_conf
 
+from rmqpy import __version__
 from rmqpy.cli import main
+from rmqpy.cli.version import commit, version_text
+from rmqpy.codec import backend
 from rmqpy.testing.ports import PortBlock, free_port_block
 from rmqpy.testing.processes import python_environment
 
@@ -28,7 +34,42 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("rmqpy ")
+    first, *lines = capsys.readouterr().out.splitlines()
+    found = dict(line.split(": ", 1) for line in lines)
+    assert first == f"rmqpy {__version__}"
+    assert found["core"].partition(" ")[0] == {"c": "C", "pure": "Python"}[backend.implementation]
+    loop = "uvloop" if importlib.util.find_spec("uvloop") else "asyncio"
+    assert found["event loop"].startswith(loop)
+    assert f" {platform.python_version()} " in found["Python"]
+    assert re.fullmatch(r"unknown|[0-9a-f]{40}(\+changes)?", found["commit"])
+
+
+def test_without_uvloop_and_the_c_core_the_version_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    monkeypatch.setattr(backend, "implementation", "pure")
+    monkeypatch.setattr(backend, "reason", "it was not built")
+    lines = version_text().splitlines()
+    assert "core: Python (it was not built)" in lines
+    assert "event loop: asyncio (uvloop is not installed)" in lines
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("1" * 40 + "\n", "1" * 40),
+        ("1" * 40 + "+changes\n", "1" * 40 + "+changes"),
+        ("", "unknown"),
+        ("v1.0\n", "unknown"),
+        ("\u2028", "unknown"),
+    ],
+)
+def test_the_commit_is_that_of_the_build(tmp_path: Path, content: str, found: str) -> None:
+    file = tmp_path / "commit.txt"
+    assert commit(file) == "unknown"
+    file.write_text(content, encoding="utf-8")
+    assert commit(file) == found
 
 
 @pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["broker", "--no-such-option"]])

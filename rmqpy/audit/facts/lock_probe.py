@@ -9,9 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import sys
 
-_FLOCK = struct.Struct("hhqqi4x")
-"""struct flock of 64-bit Linux: type, whence, start, length, process."""
+_IS_BSD = sys.platform != "linux"
+_FLOCK = struct.Struct("qqihh" if _IS_BSD else "hhqqi4x")
+"""struct flock: type, whence, start, length, process on 64-bit Linux; on macOS and the BSDs start,
+length, process, type, whence.
+"""
 
 
 def find_lock_owner(path: str) -> int | None:
@@ -21,9 +25,15 @@ def find_lock_owner(path: str) -> int | None:
     except OSError:
         return None
     try:
-        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+        if _IS_BSD:
+            request = _FLOCK.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        else:
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         reply = fcntl.fcntl(fd, fcntl.F_GETLK, request)
     finally:
         os.close(fd)
-    kind, _, _, _, process = _FLOCK.unpack(reply)
+    if _IS_BSD:
+        _, _, process, kind, _ = _FLOCK.unpack(reply)
+    else:
+        kind, _, _, _, process = _FLOCK.unpack(reply)
     return None if kind == fcntl.F_UNLCK else int(process)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -75,7 +76,10 @@ def _check_memory_file_system() -> None:
     """Raise ConfigError if MEMORY_FILE_SYSTEM is not in memory."""
     place = os.path.realpath(MEMORY_FILE_SYSTEM)
     kind = "nothing is mounted there"
-    with open("/proc/mounts", encoding="utf-8", errors="replace") as mounts:
+    with (
+        suppress(FileNotFoundError),  # not Linux
+        open("/proc/mounts", encoding="utf-8", errors="replace") as mounts,
+    ):
         for line in mounts:
             _, where, found, *_ = line.split(" ")
             if where == place:

@@ -58,7 +58,8 @@ def map_on_cores(do: Callable[[Any], Any], units: Iterable[Any]) -> Iterator[Any
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _begin(do: Callable[[Any], Any]) -> None:

@@ -30,6 +30,7 @@ LOCK_CONTENT = b"lock"
 """The content that the Java broker writes into the file that it locks."""
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
+_allocate = getattr(os, "posix_fallocate", None)  # macOS has none
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -162,9 +163,11 @@ class DiskFile:
         return end
 
     def reserve(self, position: int, length: int) -> None:
+        if _allocate is None:
+            return
         try:
             with self._descriptor() as fd:
-                os.posix_fallocate(fd, position, length)
+                _allocate(fd, position, length)
         except OSError as error:
             if error.errno not in _CANNOT_RESERVE:
                 error.filename = self._path
