@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.connecting import NO_NAME_SERVER, add_connection_options, client_settings
 from rmqpy.cli.given_files import check_readable, read_token
-from rmqpy.cli.parsing import EXIT_DONE, add_log_options, port_number
+from rmqpy.cli.parsing import EXIT_DONE, add_log_file_option, add_log_options, port_number
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def add_commands(commands: Commands) -> None:
         help="also show the migration of the group whose group.toml is in DIR",
     )
     add_log_options(console, level="INFO")
+    add_log_file_option(console)
     console.set_defaults(command=_console, serves=True)
 
 

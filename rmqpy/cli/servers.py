@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE, add_log_options
+from rmqpy.cli.parsing import EXIT_DONE, add_log_file_option, add_log_options
 from rmqpy.config.loading import (
     BrokerConfiguration,
     LoadedConfiguration,
@@ -109,7 +109,12 @@ def _shards(options: argparse.Namespace, overrides: dict[str, str]) -> int:
 
         return run_shards([ShardCommand(each.name, _argv(options, each)) for each in shards])
     (shard,) = chosen
-    configure_logging(as_json=options.log_json, level=options.log_level, broker=shard.name)
+    configure_logging(
+        as_json=options.log_json,
+        level=options.log_level,
+        broker=shard.name,
+        path=options.log_file,
+    )
     from rmqpy.broker.assembly.process import run_broker
 
     run_broker(_load_shard(options, shard, overrides), force_truncate=options.force_truncate)
@@ -133,6 +138,8 @@ def _argv(options: argparse.Namespace, shard: Shard) -> tuple[str, ...]:
         argv += ["-n", options.name_server]
     if options.log_json:
         argv.append("--log-json")
+    if options.log_file is not None:
+        argv += ["--log-file", options.log_file]
     for each in options.set:
         argv += ["--set", each]
     return tuple(argv)
@@ -167,3 +174,4 @@ def _server_options(parser: argparse.ArgumentParser, config: str) -> None:
         help="one setting, overriding the file",
     )
     add_log_options(parser, level="INFO")
+    add_log_file_option(parser)

@@ -33,9 +33,9 @@ class ServerSettings:
     bind_address: str | None = key("bindAddress", None,
         doc="rmqpy only: address to listen on, 0.0.0.0 for all; absent: brokerIP1, else 127.0.0.1.")
     metrics_listen_address: str | None = key("metricsListenAddress", None,
-        doc="rmqpy only: host:port of the page /metrics for Prometheus, which is readable by "
-            "every host that can reach it; absent: none. Needs the extra metrics "
-            "(docs/reference/metrics.md).")
+        doc="rmqpy only: host:port of the pages /health, /ready and, of a broker, /metrics for "
+            "Prometheus, which are readable by every host that can reach them; absent: none. "
+            "Needs the extra metrics (docs/reference/metrics.md).")
     server_worker_threads: int = key("serverWorkerThreads", 8, effect=_THREADS,
         doc="Netty workers.")
     server_callback_executor_threads: int = key("serverCallbackExecutorThreads", 0, effect=_THREADS,

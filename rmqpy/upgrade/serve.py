@@ -21,7 +21,7 @@ from aiohttp import web
 from attrs import define, field
 
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.bounded_http import (
+from rmqpy.net.bounded_http import (
     BoundedConnection,
     bounded_server,
     expect,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -92,3 +94,63 @@ def test_a_line_has_a_longest_text(stream: io.StringIO) -> None:
     text = json.loads(stream.getvalue())["text"]
     assert text.endswith(f" … ({100_006 - CHARACTERS_MAX} more characters)")
     assert len(text) < CHARACTERS_MAX + 50
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    configure_logging(as_json=False, path=str(folder / "broker.log"))
+    yield folder / "broker.log"
+    for handler in logging.getLogger().handlers:
+        handler.close()
+    configure_logging(as_json=False)
+
+
+def texts(file: Path) -> list[str]:
+    return [line.partition("rmqpy.test: ")[2] for line in file.read_text().splitlines()]
+
+
+def test_a_file_that_was_moved_is_created_again(log_file: Path) -> None:
+    logger.warning("one")
+    rotated = log_file.rename(log_file.with_suffix(".log.1"))
+    logger.warning("two")
+    log_file.unlink()
+    logger.warning("three")
+    assert (texts(rotated), texts(log_file)) == (["one"], ["three"])
+
+
+def test_a_file_is_appended_to(log_file: Path) -> None:
+    logger.warning("one")
+    configure_logging(as_json=False, path=str(log_file))
+    logger.warning("two")
+    assert texts(log_file) == ["one", "two"]
+
+
+def test_without_its_folder_lines_go_to_standard_error(
+    log_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logger.warning("one")
+    gone = log_file.parent.rename(log_file.parent.with_name("gone"))
+    logger.warning("two")
+    logger.warning("three")
+    log_file.parent.mkdir()
+    logger.warning("four")
+    reason, *lines = capsys.readouterr().err.splitlines()
+    assert reason.startswith(f"the log file {log_file} cannot be written: ")
+    assert [line.partition("rmqpy.test: ")[2] for line in lines] == ["two", "three"]
+    assert (texts(gone / log_file.name), texts(log_file)) == (["one"], ["four"])
+
+
+def test_with_a_full_disk_lines_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(as_json=False, path="/dev/full")
+    logger.warning("one")
+    logger.warning("two")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("rmqpy.test: ")[2] for line in lines] == ["", "one", "two"]
+    configure_logging(as_json=False)
+
+
+def test_a_file_that_cannot_be_opened_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        configure_logging(as_json=False, path=str(tmp_path / "no" / "broker.log"))

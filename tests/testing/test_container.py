@@ -1,4 +1,4 @@
-"""What docker/test-broker runs in its container, run without one."""
+"""What deploy/test-broker runs in its container, run without one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "docker" / "test-broker"
+SCRIPT = Path(__file__).parents[2] / "deploy" / "test-broker"
 SECONDS_MAX = 60
 
 

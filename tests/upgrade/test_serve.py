@@ -20,7 +20,7 @@ from rmqpy.upgrade.checks.replica import ANSWER_BYTES_MAX, LocalReplica, RemoteR
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
 serve = pytest.importorskip("rmqpy.upgrade.serve", reason="rmqpy[upgrade] is not installed")
-bounded_http = pytest.importorskip("rmqpy.upgrade.bounded_http")
+bounded_http = pytest.importorskip("rmqpy.net.bounded_http")
 
 FILE = f"commitlog/{0:020d}"
 LARGE_BYTES = 16 << 20

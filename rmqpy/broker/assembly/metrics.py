@@ -17,8 +17,8 @@ rmqpy_*                          broker; role, peer or slave for some
 
 All values are read from the tables for each request, in small steps between which the broker
 serves its clients. Bound: after ``SERIES_MAX`` lines no further topic is examined;
-``rmqpy_series_left_out`` is the number of lines that the others may have. The module imports
-aiohttp, and is itself imported only if ``metricsListenAddress`` is set.
+``rmqpy_series_left_out`` is the number of lines that the others may have. The module is imported
+only if ``metricsListenAddress`` is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from aiohttp import web
 from attrs import define, field
 
 from rmqpy.broker.assembly.resource_limits import ResourceLimits
@@ -52,7 +51,6 @@ from rmqpy.net.unsent import UnsentBytes
 from rmqpy.store.files import lost_pages
 
 SERIES_MAX: Final = 100_000
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 SLICE_S: Final = 0.002
 PAUSE_S: Final = 0.004
@@ -334,38 +332,22 @@ class Metrics:
 
 
 class MetricsPage:
-    """The HTTP page of the metrics. It has no access control: any host that can connect may read
-    it.
-    """
+    """The page of the metrics, made once for all requests that arrive meanwhile."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._source = metrics
-        self._runner: web.AppRunner | None = None
         self._making: asyncio.Task[bytes] | None = None
 
-    async def listen(self, host: str, port: int) -> str:
-        """Serve ``/metrics`` and return the address that is listened on. Raises OSError if the port
-        is in use.
-        """
-        application = web.Application()
-        application.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(application, access_log=None)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
-        listening, actual = self._runner.addresses[0][:2]
-        return f"{listening}:{actual}"
-
-    async def close(self) -> None:
-        if self._making is not None:
-            self._making.cancel()
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    async def _metrics(self, _request: web.Request) -> web.Response:
+    async def body(self) -> bytes:
+        """Return the page."""
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make())
-        body = await asyncio.shield(self._making)  # requests that arrive meanwhile get the same
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+        return await asyncio.shield(self._making)  # requests that arrive meanwhile get the same
+
+    def close(self) -> None:
+        """Make no more pages."""
+        if self._making is not None:
+            self._making.cancel()
 
     async def _make(self) -> bytes:
         page, loop = MetricsText(), asyncio.get_running_loop()

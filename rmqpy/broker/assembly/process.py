@@ -1,9 +1,9 @@
 """A running broker, as a process of its own or inside another one: the store, the sockets, the
 DLedger driver and the broker.
 
-Order of a start: settings are checked, the store is opened (locked, recovered, dispatched), the
-ports are opened, the broker registers; with DLedger the member then takes its role. A stop is the
-reverse; the store is closed last.
+Order of a start: settings are checked, the pages for monitoring are served, the store is opened
+(locked, recovered, dispatched), the ports are opened, the broker registers; with DLedger the member
+then takes its role. A stop is the reverse; the store is closed last.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from rmqpy.broker.assembly.addresses import (
 from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
 from rmqpy.broker.assembly.leave.record import checked_configuration, leave_journal
 from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
+from rmqpy.broker.assembly.readiness import BrokerProbes
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, log_is_durable
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.live import LiveSwitch
@@ -57,8 +58,10 @@ from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.garbage import QuietCollection
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
+from rmqpy.net.probes import open_status_pages
 from rmqpy.net.server.server import ListenerSecurity, RemotingServer
 from rmqpy.net.server.stall_detector import StallDetector
+from rmqpy.net.service_manager import announced
 from rmqpy.net.tls import tls_of
 from rmqpy.net.unsent import UnsentBytes
 from rmqpy.store.files.deferred_write import DeferredFileWriter
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from rmqpy.broker.assembly.metrics import MetricsPage
     from rmqpy.broker.assembly.slave_port import SlavePort
     from rmqpy.broker.processors.put_hooks import PutHook
+    from rmqpy.net.status_pages import StatusPages
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +104,8 @@ async def _run_until_stopped(
     collection = QuietCollection(scheduler, process.turn_number)
     collection.start()
     try:
-        await stopped.wait()
+        with announced(f"broker {name} at {process.address}"):
+            await stopped.wait()
     finally:
         collection.stop()
         await process.stop()
@@ -131,6 +136,8 @@ class BrokerRuntime:
         self._force_truncate = force_truncate
         self._running: _Running | None = None
         self._memory: MemoryFolder | None = None
+        self._probes = BrokerProbes()
+        self._pages: StatusPages | None = None
 
     @property
     def address(self) -> str:
@@ -155,10 +162,13 @@ class BrokerRuntime:
         assert self._running is None
         if self._configuration.store.store_type == MEMORY_STORE:
             self._use_memory()
+        self._probes = BrokerProbes()
         try:
+            where = self._configuration.remoting.metrics_listen_address
+            self._pages = await open_status_pages(where, self._probes, metrics=True)
             await self._start()
         except BaseException:
-            self._forget()
+            await self._forget()
             raise
 
     def _use_memory(self) -> None:
@@ -174,8 +184,11 @@ class BrokerRuntime:
             shared = {**self._settings_file.shared, **memory.settings}
             self._settings_file = attrs.evolve(self._settings_file, shared=shared)
 
-    def _forget(self) -> None:
-        """Remove a store in memory; any other remains."""
+    async def _forget(self) -> None:
+        """Close the pages, and remove a store in memory; any other remains."""
+        if self._pages is not None:
+            await self._pages.close()
+            self._pages = None
         if self._memory is not None:
             self._memory.remove()
             self._memory = None
@@ -201,7 +214,8 @@ class BrokerRuntime:
             logger.warning("%s", addresses.warning)
         _raise_open_files_limit()
         hooks = put_hooks_of(configuration.store)
-        store = open_store(
+        store = await _opened(
+            self._scheduler,
             StoreContext(
                 configuration.store,
                 files,
@@ -209,7 +223,7 @@ class BrokerRuntime:
                 physical_memory_bytes(),
                 self._force_truncate,
                 boot_id(),
-            )
+            ),
         )
         try:
             self._running = await self._start_parts(store, addresses, hooks, journal, leaves)
@@ -222,6 +236,7 @@ class BrokerRuntime:
         if self._running is None:
             return
         parts, self._running = self._running, None
+        self._probes.is_stopping = True
         if parts.leaving is not None:
             parts.leaving.stop()
         if parts.switch is not None:
@@ -237,7 +252,7 @@ class BrokerRuntime:
         await signed_off.wait()
         await parts.close_sockets()
         parts.store.shutdown()
-        self._forget()
+        await self._forget()
         logger.info("broker %s stopped", self._configuration.broker.broker_name)
 
     async def kill(self) -> None:
@@ -247,12 +262,13 @@ class BrokerRuntime:
         if self._running is None:
             return
         parts, self._running = self._running, None
+        self._probes.is_stopping = True
         parts.abort_connections()
         if parts.member is not None:
             parts.member.driver.stop()
         parts.store.close_without_flush()
         await parts.close_sockets()
-        self._forget()
+        await self._forget()
 
     @property
     def _parts(self) -> _Running:
@@ -313,7 +329,9 @@ class BrokerRuntime:
         running = _Running(
             store, broker, network, (main, fast), group, host, self._scheduler, leaves
         )
-        running.page = _metrics_page(broker, running.member_status, unsent)
+        if self._pages is not None:
+            running.page = _metrics_page(broker, running.member_status, unsent)
+            self._pages.metrics = running.page.body
         if group is None:
             running.member = make_member(configuration)
             running.member.join(broker, store)
@@ -363,6 +381,7 @@ class BrokerRuntime:
             running.switch.resume(journal.read())
         if group is not None:
             group.start()
+        self._probes.broker, self._probes.member_status = broker, running.member_status
         logger.info(
             "broker %s at %s (codec: %s), log %d..%d%s",
             broker.identity.name,
@@ -383,18 +402,30 @@ def _load_member_modules() -> None:
     import rmqpy.store.commitlog.dledger_opening  # noqa: F401
 
 
+async def _opened(scheduler: AsyncioScheduler, context: StoreContext) -> MessageStore:
+    """Open the store in a thread, so that the loop answers health checks meanwhile."""
+    opening: asyncio.Future[MessageStore] = asyncio.get_running_loop().create_future()
+
+    def opened(store: MessageStore | None, error: BaseException | None) -> None:
+        if error is not None:
+            opening.set_exception(error)
+        else:
+            assert store is not None
+            opening.set_result(store)
+
+    scheduler.run_blocking(lambda: open_store(context), opened)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        (await opening).shutdown()
+        raise
+
+
 def _metrics_page(
     broker: Broker, member_status: Callable[[], Mapping[str, object]], unsent: UnsentBytes
-) -> MetricsPage | None:
-    if broker.identity.configuration.remoting.metrics_listen_address is None:
-        return None
-    try:
-        from rmqpy.broker.assembly.metrics import MetricsPage
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"metricsListenAddress is set, and {error.name} is not installed:"
-            " pip install 'rmqpy[metrics]'"
-        ) from None
+) -> MetricsPage:
+    from rmqpy.broker.assembly.metrics import MetricsPage
+
     return MetricsPage(build_metrics(broker, unsent, member_status))
 
 
@@ -474,9 +505,6 @@ class _Running:
                 await self.member.slave_port.listen(self.replication_host)
         if self.group is not None:
             await self.group.listen(self.replication_host)
-        if self.page is not None:
-            where = parse_address(configuration.remoting.metrics_listen_address or "")
-            logger.info("metrics at http://%s/metrics", await self.page.listen(*where))
 
     def abort_connections(self) -> None:
         """Disconnect all peers, without the replies that wait for them."""
@@ -489,7 +517,7 @@ class _Running:
         if self.listening is not None:
             await self.listening
         if self.page is not None:
-            await self.page.close()
+            self.page.close()
         if self.group is not None:
             await self.group.close()
         for server in self.servers:

@@ -617,8 +617,6 @@ def build_metrics(
 ) -> Metrics:
     """Return the metrics of ``broker``, whose servers share ``unsent``. ``member_status`` returns
     the status of a group member, and nothing outside of a group.
-
-    Raises ModuleNotFoundError without aiohttp.
     """
     from rmqpy.broker.assembly.metrics import Metrics
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -35,7 +36,8 @@ from rmqpy.console.web.rendering import ASSETS, Renderer
 from rmqpy.console.web.sessions import SessionTable
 from rmqpy.model.clock import Clock
 from rmqpy.model.names import TOOLS_GROUP
-from rmqpy.upgrade.bounded_http import bounded_server, url_of
+from rmqpy.net.bounded_http import bounded_server, url_of
+from rmqpy.net.service_manager import announced
 
 __all__ = ["ConsoleOptions", "application", "serve_console"]
 
@@ -105,12 +107,14 @@ def application(readers: ClusterReaders, options: ConsoleOptions, clock: Clock) 
 
 
 def serve_console(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; call ``ready`` with the URL once the console listens."""
+    """Serve until interrupted or SIGTERM; call ``ready`` with the URL once the console listens."""
     options.listening.check()
     asyncio.run(_serve(options, ready))
 
 
 async def _serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     instance = await ClientInstance.open(options.cluster)
     admin = Admin(instance, options.cluster.name_servers)
     collector = Collector(admin, instance.clock)
@@ -124,9 +128,11 @@ async def _serve(options: ConsoleOptions, ready: Callable[[str], None]) -> None:
                 await runner.setup()
                 address = listening.host, listening.port
                 server = await bounded_server(runner, address, tls, CONNECTIONS_MAX)
+                url = url_of(server, is_tls=tls is not None)
                 try:
-                    ready(url_of(server, is_tls=tls is not None))
-                    await asyncio.Event().wait()
+                    ready(url)
+                    with announced(f"console at {url}"):
+                        await stopped.wait()
                 finally:
                     server.close()
                     await runner.cleanup()

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from rmqpy.console.collecting.collector import Collector
 from rmqpy.console.web.guard import HEADERS, SEND_SECONDS
-from rmqpy.upgrade.bounded_http import expect
+from rmqpy.net.bounded_http import expect
 
 __all__ = ["EventStream", "send_events"]
 

@@ -26,7 +26,7 @@ from attrs import define, field
 
 from rmqpy.console.web.sessions import COOKIE, BrowserSession, SessionTable
 from rmqpy.model.errors import RmqError
-from rmqpy.upgrade.bounded_http import HEAD_SECONDS, expect, is_loopback, tls_of
+from rmqpy.net.bounded_http import HEAD_SECONDS, expect, is_loopback, tls_of
 
 __all__ = ["SEND_SECONDS", "Guard", "Listening", "session_of"]
 

@@ -5,6 +5,7 @@ lag.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,12 @@ from rmqpy.client import Message, Producer, PullConsumer
 from rmqpy.net.unsent import UnsentBytes
 from rmqpy.remoting.bodies.topics import TopicConfig
 from rmqpy.testing.harness import BuildBroker
-from rmqpy.testing.in_process import name_server_and_broker
+from rmqpy.testing.in_process import (
+    broker_in_process,
+    name_server_and_broker,
+    name_server_in_process,
+    registered,
+)
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -216,3 +222,47 @@ def test_the_last_change_of_the_log_is_a_metric(build: BuildBroker) -> None:
     page = metrics.text()
     assert 'rmqpy_change{broker="broker-a",change="leave",phase="complete"} 1\n' in page
     assert 'rmqpy_change_pause_ms{broker="broker-a",change="leave"} 12\n' in page
+
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "monitoring"
+NAME = re.compile(r"\b(?:rocketmq|rmqpy)_\w+")
+
+
+async def scraped_group(root: Path) -> str:
+    """Return the page of a master with a slave and a topic of dead letters."""
+    async with name_server_in_process(root) as names:
+        role = {"brokerRole": "ASYNC_MASTER"}
+        slave = {"brokerRole": "SLAVE", "brokerId": "1", "storePathRootDir": str(root / "slave")}
+        async with broker_in_process(root, names, role) as master:
+            await registered(master)
+            async with broker_in_process(root, names, slave):
+                while not master.broker.replication.lags():
+                    await asyncio.sleep(0.01)
+                master.broker.topics.put(TopicConfig(topic_name="%DLQ%readers"))
+                async with Producer("writers", names) as producer:
+                    await producer.send(Message(topic="TBW102", body=b"1"))
+                    await producer._open().send_heartbeats()
+                    return build_metrics(master.broker, UnsentBytes(), dict).text()
+
+
+def test_alerts_and_dashboard_name_series_that_exist(tmp_path: Path, build: BuildBroker) -> None:
+    known = set(read(asyncio.run(scraped_group(tmp_path))))
+    (tmp_path / "classic").mkdir()
+    known |= set(asyncio.run(scraped(tmp_path / "classic", {})))
+    status = {"role": "LEADER", "term": 1, "fault": None, "peers": [{"id": "n1", "lag": 2}]}
+    known |= set(read(build_metrics(build().broker, UnsentBytes(), lambda: status).text()))
+    rules = (DEPLOY / "alerts.yml").read_text()
+    queries = re.findall(r"expr: (.*)", rules)
+    assert len(queries) == rules.count("- alert:")
+    panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
+    queries += [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    named = {name for query in queries for name in NAME.findall(query)}
+    assert len(named) > 20
+    assert named <= known, named - known
+
+
+def test_each_alert_is_tested() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (DEPLOY / "alerts.yml").read_text())
+    tested = (DEPLOY / "alerts_test.yml").read_text()
+    for alert in alerts:
+        assert f"alertname: {alert} }}" in tested and f'alertname="{alert}"' in tested

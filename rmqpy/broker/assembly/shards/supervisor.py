@@ -32,6 +32,7 @@ from attrs import define, field
 
 from rmqpy.model.clock import Clock
 from rmqpy.net.loop import AsyncioScheduler, run, stop_on_signals
+from rmqpy.net.service_manager import ServiceManager, own_manager
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def run_shards(commands: Sequence[ShardCommand]) -> int:
 
 async def _supervise(commands: Sequence[ShardCommand], scheduler: AsyncioScheduler) -> int:
     stopped = stop_on_signals()
-    return await Supervisor(commands, scheduler, stopped).run()
+    return await Supervisor(commands, scheduler, stopped, manager=own_manager()).run()
 
 
 @define(eq=False)
@@ -86,6 +87,7 @@ class Supervisor:
     stopped: asyncio.Event
     say: Callable[[str], None] = lambda line: print(line, flush=True)
     restarts: Callable[[], Restarts] = Restarts
+    manager: ServiceManager = field(factory=lambda: ServiceManager(None, None))
     processes: dict[str, asyncio.subprocess.Process] = field(factory=dict, init=False)
     _ready: set[str] = field(factory=set, init=False)
     _exit_code: int = field(default=0, init=False)
@@ -93,6 +95,7 @@ class Supervisor:
     async def run(self) -> int:
         tasks = [asyncio.create_task(self._keep(command)) for command in self.commands]
         await self.stopped.wait()
+        self.manager.stopping()
         for process in self.processes.values():
             with suppress(ProcessLookupError):
                 process.terminate()
@@ -155,6 +158,7 @@ class Supervisor:
             self._ready.add(command.name)
             if len(self._ready) == len(self.commands):
                 self.say(f"ready: {len(self.commands)} shards")
+                self.manager.ready(f"{len(self.commands)} shards")
 
 
 def _told(code: int) -> str:
