@@ -68,6 +68,10 @@ HELP = {
         f"store fsck {DIR} --quarantine",
         no="damage was found, or a repair was only shown",
     ),
+    "store backup": _help(
+        f"store backup {DIR} /mnt/backup/2026-11-28",
+        f"store backup {DIR} /mnt/backup/2026-11-28 -c broker.conf --format json",
+    ),
     "store map": _help(
         f"store map {DIR} --html map.html",
         "store map /mnt/n0 /mnt/n1 /mnt/n2 --html map.html",

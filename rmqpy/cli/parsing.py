@@ -36,6 +36,8 @@ CAN_BE_RESUMED = (
 """The ``interrupted`` hint of commands that change a store with a journal."""
 CAN_BE_REPEATED = "run the command again: it continues where it stopped"
 """The hint of commands that need nothing else."""
+BEGINS_AGAIN = "run the command again: it begins again"
+"""The hint of commands whose result exists as a whole or not at all."""
 
 
 class BadUsageError(Exception):
@@ -199,6 +201,15 @@ def add_log_options(parser: argparse.ArgumentParser, level: str = "WARNING") -> 
         default=level,
         choices=["DEBUG", "INFO", "WARNING", "ERROR"],
         help=f"default {level}",
+    )
+
+
+def add_log_file_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--log-file``, which servers have."""
+    parser.add_argument(
+        "--log-file",
+        metavar="FILE",
+        help="write log lines to FILE, which may be rotated; default: standard error",
     )
 
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import (
+    BEGINS_AGAIN,
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_NO,
     Parser,
     add_format_option,
     add_log_options,
+    output_path,
 )
 from rmqpy.cli.store_map import add_map
 from rmqpy.cli.terminal import show
@@ -67,6 +69,17 @@ def add_commands(commands: Commands) -> None:
     fsck.set_defaults(command=_fsck)
 
     add_map(verbs)
+
+    backup = verbs.add_parser(
+        "backup", help="copy the store of a classic broker, which may run meanwhile"
+    )
+    _directory_options(backup)
+    backup.add_argument(
+        "target", metavar="TO", type=output_path, help="the copy; it must not exist, or be empty"
+    )
+    add_format_option(backup)
+    add_log_options(backup)
+    backup.set_defaults(command=_backup, interrupted=BEGINS_AGAIN)
 
     dump = verbs.add_parser("dump", help="print messages as JSON lines, in the order of the log")
     _directory_options(dump)
@@ -131,6 +144,33 @@ def _inspect(options: argparse.Namespace) -> int:
         print()
     else:
         show(facts_lines(facts))
+    return EXIT_DONE
+
+
+def _backup(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from rmqpy.audit.backup import back_up
+    from rmqpy.cli.progress import StatusLine
+    from rmqpy.store.files.paths import StorePaths
+
+    root = _root(options)
+    settings = _settings(options)
+    log = f"{root}/commitlog" if settings is None else settings.store_path_commit_log
+    line = StatusLine()
+    with line:
+        done = back_up(
+            StorePaths(root, log),
+            Path(options.target),
+            lambda copied: line.show(f"copied {copied >> 20} MiB"),
+        )
+        line.clear()
+    found = {"copy": options.target, "files": done.files, "bytes": done.copied}
+    if options.format == "json":
+        print(json.dumps(found | {"running": done.was_running}))
+    else:
+        state = "running: the first start recovers the copy" if done.was_running else "stopped"
+        print(f"{options.target}: {done.files} files, {done.copied} bytes; the broker was {state}")
     return EXIT_DONE
 
 

@@ -11,8 +11,8 @@ from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.units import index_sizes_of
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.model.errors import StoreError
+from rmqpy.store.files.file_copy import copy_sparse
 
-_COPY_CHUNK = 1 << 20
 COPIED_SETTINGS = (
     "brokerClusterName",
     "mappedFileSizeCommitLog",
@@ -110,37 +110,3 @@ def _first_file(folder: Path) -> int | None:
         if path.is_file():
             return path.stat().st_size
     return None
-
-
-def copy_sparse(source: Path, target: Path) -> int:
-    """Copy a file with its holes and times; return the number of bytes that are not holes."""
-    status = source.stat()
-    copied = 0
-    with source.open("rb") as reader, target.open("wb") as writer:
-        writer.truncate(status.st_size)
-        position = 0
-        while position < status.st_size:
-            data_start = _seek(reader.fileno(), position, os.SEEK_DATA, status.st_size)
-            if data_start >= status.st_size:
-                break
-            data_end = _seek(reader.fileno(), data_start, os.SEEK_HOLE, status.st_size)
-            reader.seek(data_start)
-            writer.seek(data_start)
-            while data_start < data_end:
-                chunk = reader.read(min(_COPY_CHUNK, data_end - data_start))
-                if not chunk:
-                    break
-                writer.write(chunk)
-                data_start += len(chunk)
-                copied += len(chunk)
-            position = data_end
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-    return copied
-
-
-def _seek(descriptor: int, position: int, how: int, size: int) -> int:
-    """Return the position of the next data or hole from ``position`` on, or the file's end."""
-    try:
-        return os.lseek(descriptor, position, how)
-    except OSError:
-        return size

@@ -6,21 +6,13 @@ hard link to it is safe. Everything else is copied.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rmqpy.demo.store_copy import copy_sparse
+from rmqpy.store.files.file_copy import clone, copy_sparse
 
-FICLONE: Final = 0x40049409
-"""The Linux request that lets a file share the blocks of another one."""
-_NO_CLONE: Final = frozenset(
-    (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
-)
 LEFT_OUT: Final = frozenset(("lock", "abort"))
 
 
@@ -34,9 +26,9 @@ def snapshot(source: Path, target: Path) -> None:
             path = Path(folder) / name
             if Path(folder) == source and name in LEFT_OUT:
                 continue
-            if _clone(path, place / name):
-                shutil.copystat(path, place / name)
-            elif path in linked:
+            if clone(path, place / name):
+                continue
+            if path in linked:
                 os.link(path, place / name)
             else:
                 copy_sparse(path, place / name)
@@ -53,15 +45,3 @@ def copied_bytes(store: Path) -> int:
     linked = set(closed_files(store))
     paths = (Path(folder) / name for folder, _, names in os.walk(store) for name in names)
     return sum(path.stat().st_blocks * 512 for path in paths if path not in linked)
-
-
-def _clone(source: Path, target: Path) -> bool:
-    with source.open("rb") as reader, target.open("wb") as writer:
-        try:
-            fcntl.ioctl(writer.fileno(), FICLONE, reader.fileno())
-        except OSError as error:
-            if error.errno not in _NO_CLONE:
-                raise
-            target.unlink()
-            return False
-    return True

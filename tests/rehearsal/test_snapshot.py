@@ -43,7 +43,7 @@ def test_a_snapshot_is_equal_and_what_a_broker_writes_in_it_is_not_in_the_source
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clones: bool
 ) -> None:
     if not clones:
-        monkeypatch.setattr(module, "_clone", lambda _source, _target: False)
+        monkeypatch.setattr(module, "clone", lambda _source, _target: False)
     copy = tmp_path / "copy"
     snapshot(store, copy)
     expected = [each for each in files_of(store) if each[0] not in ("abort", "lock")]

@@ -67,6 +67,9 @@ TAKEN: Final = {
     ),
     "upgrade/plan/journal.py: no copy that can be read": JOURNALS,
     "upgrade/plan/journal.py: a journal that cannot be read": JOURNALS,
+    "audit/backup.py: no file of the log from {} on": (
+        "audit/test_backup.py::test_a_log_with_a_gap_is_refused"
+    ),
     "audit/replicas/repair.py: {} damaged bytes": (
         "audit/test_repair.py::test_force_truncate_ends_the_log_before_the_damage"
     ),
@@ -77,6 +80,9 @@ RESTORE: Final = "its advice is to restore a file, as that of the damaged record
 MEMBER: Final = "its advice is to copy a file of another member, as join does"
 USAGE: Final = "the line names a wrong directory: name the right one"
 NO_WAY: Final = {
+    "audit/backup.py: data of a DLedger log": "its advice is to copy another directory",
+    "audit/backup.py: a path inside of the store": USAGE,
+    "audit/backup.py: something that exists already": USAGE,
     "store/files/mapped_files.py: a file that starts at {}": RESTORE,
     "store/files/log_recovery.py: a damaged last record": RESTORE,
     "store/queues/consume_queue.py: a message with queue offset": RESTORE,
