@@ -83,18 +83,21 @@ def _stop(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0, errors
 
 
-def answers(url: str, deadline_s: float) -> str:
-    """Return the first answer with code 200."""
+def answers(url: str, deadline_s: float, text: str = "") -> str:
+    """Return the first answer with code 200 that contains ``text``."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
     while True:
         try:
             with urlopen(f"http://{url}", timeout=SECONDS_MAX) as answer:
-                return str(answer.read().decode())
+                found = str(answer.read().decode())
+            if text in found:
+                return found
         except (URLError, ConnectionError):
-            assert time.monotonic() < deadline_s, url
-            time.sleep(0.05)
+            pass
+        assert time.monotonic() < deadline_s, url
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -103,7 +106,6 @@ def test_the_services_of_the_compose_file_become_ready(cluster: dict[str, str]) 
     for name in ("namesrv", "master", "slave"):
         assert answers(f"{cluster[name]}/ready", deadline_s) == "ready\n"
         assert answers(f"{cluster[name]}/health", deadline_s) == "healthy\n"
-    page = answers(f"{cluster['console']}/", deadline_s)
-    assert "broker-a" in page
+    assert "broker-a" in answers(f"{cluster['console']}/", deadline_s, "broker-a")
     series = answers(f"{cluster['master']}/metrics", deadline_s)
     assert 'rmqpy_role{broker="broker-a",role="master"} 1' in series
