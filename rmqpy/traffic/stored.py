@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from attrs import evolve
+
 from rmqpy.audit.checks.messages import MessageSelection, each_message
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.codec.message import encode_stored, offset_msg_id
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_MASK, has_queue_unit
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import (
     AUTO_CREATE_TOPIC,
@@ -34,7 +36,7 @@ from rmqpy.traffic.recording import RecordingWriter, RecordKind, TrafficRecord
 
 GROUP: Final = "rmqpy-record"
 SENDER, READER = 1, 2
-TRANSACTION_BITS: Final = TRANSACTION_PREPARED | TRANSACTION_ROLLBACK
+OF_OTHER_SENDS: Final = frozenset({"TRAN_MSG", "WAIT"})
 
 
 def record_store(
@@ -53,11 +55,11 @@ def record_store(
 
     count, begin_ms, time_us = 0, None, 0
     for found in each_message(files, read_directory(files, root), selection, damaged, limit):
-        message = found.message
-        why = _left_out(message)
+        why = _left_out(found.message)
         if why:
             left_out[why] += 1
             continue
+        message = _as_sent(found.message)
         begin_ms = message.store_timestamp_ms if begin_ms is None else begin_ms
         time_us = max(time_us, (message.store_timestamp_ms - begin_ms) * 1000)
         count += 1
@@ -70,23 +72,30 @@ def _left_out(message: StoredMessage) -> str:
         return "messages of system topics"
     if is_retry_topic(message.topic) or is_dlq_topic(message.topic):
         return "messages of retry topics"
-    if message.sys_flag & TRANSACTION_BITS in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+    if not has_queue_unit(message.sys_flag):
         return "transactions that are not committed"
     return ""
 
 
+def _as_sent(message: StoredMessage) -> StoredMessage:
+    """Return a message as a plain send stores it: without the marks of a committed transaction, and
+    without WAIT, which brokers keep in the messages of a batch only.
+    """
+    kept = {key: text for key, text in message.properties.items() if key not in OF_OTHER_SENDS}
+    return evolve(message, sys_flag=message.sys_flag & ~TRANSACTION_MASK, properties=kept)
+
+
 def _append(writer: RecordingWriter, message: StoredMessage, number: int, time_us: int) -> None:
-    properties = {key: value for key, value in message.properties.items() if key != "TRAN_MSG"}
     header = SendMessageRequestHeaderV2(
         producer_group=GROUP,
         topic=message.topic,
         default_topic=AUTO_CREATE_TOPIC,
         default_topic_queue_nums=max(4, message.queue_id + 1),
         queue_id=message.queue_id,
-        sys_flag=message.sys_flag & COMPRESSED,
+        sys_flag=message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
         born_timestamp=message.born_timestamp_ms,
         flag=message.flag,
-        properties=encode_properties(properties).decode(),
+        properties=encode_properties(message.properties).decode(),
         reconsume_times=message.reconsume_times,
         batch=False,
     )

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,18 @@ def test_a_store_is_recorded_and_a_changed_message_is_found(
     assert {each["what"] for each in result["differences"]} == {
         "topic Orders: a message differs in body"
     }
+
+
+def test_messages_of_batches_and_transactions_of_java_are_plain_sends(
+    golden_copy: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = golden_copy("B-master-slave-v497") / "master"
+    file = tmp_path / "store.rec"
+    assert main(["record", str(file), "--store", str(store)]) == 0
+    assert "recorded 216 messages" in capsys.readouterr().out
+    with Broker() as target:
+        code, (result,) = replayed(capsys, file, "--to", target.address, "--speed", "0")
+    assert (code, result["messages"], result["differences"]) == (0, 208, [])
 
 
 def test_nothing_compared_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
