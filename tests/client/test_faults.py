@@ -169,6 +169,76 @@ def test_a_paused_broker_is_a_time_out_and_the_message_may_be_stored(
     assert stored(broker, topic) >= {b"before", b"after"}
 
 
+def test_a_consumer_waits_for_a_paused_broker_and_for_a_name_server(
+    broker: Broker, topic: str
+) -> None:
+    """It receives nothing while the broker is paused, and everything while the name server is
+    away.
+    """
+
+    async def main() -> None:
+        consumer = PushConsumer(f"group-{topic}", settings_of(broker), settings=FIRST)
+        consumer.subscribe(topic)
+        async with Producer("feeds", settings_of(broker)) as producer, consumer:
+            await producer.send(Message(topic=topic, body=b"before"))
+            assert (await anext(consumer)).body == b"before"
+            with broker.paused():
+                waiting = asyncio.ensure_future(anext(consumer))
+                sending = asyncio.ensure_future(
+                    producer.send(Message(topic=topic, body=b"meanwhile"), timeout_ms=30_000)
+                )
+                await asyncio.wait({waiting, sending}, timeout=0.1)
+                assert not waiting.done() and not sending.done()
+            await sending
+            assert (await waiting).body == b"meanwhile"
+            await asyncio.to_thread(broker.stop, "namesrv")
+            try:
+                found: set[bytes] = set()
+                for body in (b"later", b"last"):
+                    await producer.send(Message(topic=topic, body=body))
+                while found < {b"later", b"last"}:
+                    found.add((await anext(consumer)).body)
+            finally:
+                await asyncio.to_thread(broker.start, "namesrv")
+
+    run(main)
+    broker.kill()
+    broker.start()  # It registers at once, not after half a minute.
+
+
+@pytest.mark.slow
+def test_sends_wait_for_an_election_and_are_refused_without_a_majority() -> None:
+    acknowledged: list[bytes] = []
+
+    async def main(group: Broker) -> None:
+        consumer = PushConsumer("elections", settings_of(group), settings=FIRST)
+        consumer.subscribe("Elections")
+        async with Producer("elects", settings_of(group)) as producer, consumer:
+
+            async def send(body: bytes, timeout_ms: int = 30_000) -> None:
+                await producer.send(Message(topic="Elections", body=body), timeout_ms=timeout_ms)
+                acknowledged.append(body)
+
+            await send(b"before")
+            first = await asyncio.to_thread(group.leader)
+            await asyncio.to_thread(group.kill, first)
+            await send(b"after the election")
+            second = await asyncio.to_thread(group.leader)
+            assert second != first
+            await asyncio.to_thread(group.kill, ({"n0", "n1", "n2"} - {first, second}).pop())
+            with pytest.raises(RmqError) as refused:
+                await send(b"without a majority", timeout_ms=1_000)
+            assert refused.value.retriable
+            await asyncio.to_thread(group.start, first)
+            await send(b"with a majority")
+            found: set[bytes] = set()
+            while not found >= set(acknowledged):
+                found.add((await anext(consumer)).body)
+
+    with Broker(members=3, topics=["Elections:1"]) as group:
+        run(lambda: main(group))
+
+
 def test_a_client_closes_in_bounded_time_while_nothing_answers(broker: Broker, topic: str) -> None:
     async def main() -> None:
         producer = Producer("closes", settings_of(broker))
