@@ -36,6 +36,7 @@ from rmqpy.testing.processes import (
     BrokerSpec,
     RmqpySite,
     ServerProcess,
+    group_settings,
 )
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica
@@ -53,12 +54,14 @@ TIMEOUT_SECONDS = 60.0
 class DemoCluster:
     """The brokers n0, n1, and n2; n0 starts as master, n1 as its slave, n2 is empty.
 
-    ``settings`` has the lines that all of their broker.conf files contain.
+    ``settings`` has the lines that all of their broker.conf files contain. With ``dledger`` all
+    three start as members of a DLedger group.
     """
 
     folder: Path
     settings: Mapping[str, str]
     broker_name: str = BROKER_NAME
+    dledger: bool = False
     namesrv: ServerProcess = field(init=False)
     brokers: dict[str, ServerProcess] = field(init=False, factory=dict)
     _ports: list[PortBlock] = field(init=False, factory=list)
@@ -67,6 +70,9 @@ class DemoCluster:
     def __attrs_post_init__(self) -> None:
         site = RmqpySite(self.folder)
         self.namesrv = site.namesrv("namesrv", self._block(1).first)
+        ports = [self._block(1).first for _ in MEMBERS]
+        pairs = zip(MEMBERS, ports, strict=True)
+        self._peers = ";".join(f"{member}-{LOOPBACK}:{port}" for member, port in pairs)
         for number, member in enumerate(MEMBERS):
             role = "SLAVE" if number == 1 else "ASYNC_MASTER"
             spec = BrokerSpec(
@@ -82,10 +88,10 @@ class DemoCluster:
                     "brokerId": "1" if number == 1 else "0",
                     "autoCreateTopicEnable": "true",
                     "haFetchFromBeginning": "true",
+                    **(group_settings(self.broker_name, ports, number) if self.dledger else {}),
                 },
             )
             self.brokers[member] = site.broker(member, spec)
-        self._peers = ";".join(f"{member}-{LOOPBACK}:{self._block(1).first}" for member in MEMBERS)
 
     def store(self, member: str) -> Path:
         store = self.brokers[member].store
@@ -101,9 +107,11 @@ class DemoCluster:
         for member in members:
             await asyncio.to_thread(self.brokers[member].stop)
 
-    async def master_is_known(self) -> None:
-        """Wait until the master has registered with the name server, so that clients find it."""
-        await self._until("the master does not register", self._find_master)
+    async def master_is_known(self) -> str:
+        """Wait until the master has registered with the name server, so that clients find it;
+        return its address.
+        """
+        return await self._until("the master does not register", self._find_master)
 
     async def slave_has_all(self) -> None:
         await self._until("the slave does not catch up", self._same_end)

@@ -13,6 +13,7 @@ from rmqpy.config.properties_file import decode_properties_bytes, parse_properti
 from rmqpy.model.errors import StoreError
 from rmqpy.store.files.file_copy import copy_sparse
 
+LEDGER_PREFIX = "dledger-"
 COPIED_SETTINGS = (
     "brokerClusterName",
     "mappedFileSizeCommitLog",
@@ -34,10 +35,7 @@ NEVER_CLEANED = {
 
 
 def copy_store(source: Path, target: Path) -> int:
-    """Copy a store directory with holes and times; return the number of bytes that are not holes.
-
-    Raise StoreError if ``source`` is not a classic store.
-    """
+    """Copy a classic store as :func:`copy_directory` does. Raise StoreError if it is none."""
     if not (source / "commitlog").is_dir():
         raise StoreError(
             str(source),
@@ -45,13 +43,42 @@ def copy_store(source: Path, target: Path) -> int:
             "a storePathRootDir of a broker",
             "pass the directory that contains commitlog, consumequeue and config",
         )
-    if any(source.glob("dledger-*/data/*")):
+    if ledger_of(source) is not None:
         raise StoreError(
             str(source),
             "a store that already runs DLedger",
             "a classic store",
             "run its broker with rmqpy broker",
         )
+    return copy_directory(source, target)
+
+
+def copy_member(source: Path, target: Path, self_id: str) -> int:
+    """Copy the store of a DLedger member as :func:`copy_directory` does, as that of ``self_id``.
+
+    Raise StoreError if it has no entries.
+    """
+    ledger = ledger_of(source)
+    if ledger is None:
+        raise StoreError(
+            str(source),
+            "no directory dledger-SELFID with data",
+            "the storePathRootDir of a member of a DLedger group",
+            "pass the directory that contains dledger-SELFID, consumequeue and config",
+        )
+    copied = copy_directory(source, target)
+    (target / ledger.name).rename(target / f"{LEDGER_PREFIX}{self_id}")
+    return copied
+
+
+def ledger_of(store: Path) -> Path | None:
+    """Return the directory with the entries of a member, or None in a classic store."""
+    found = sorted(data.parent.parent for data in store.glob(f"{LEDGER_PREFIX}*/data/*"))
+    return found[0] if found else None
+
+
+def copy_directory(source: Path, target: Path) -> int:
+    """Copy a directory with holes and times; return the number of bytes that are not holes."""
     copied = 0
     for folder, _, names in os.walk(source):
         destination = target / Path(folder).relative_to(source)
@@ -64,7 +91,10 @@ def copy_store(source: Path, target: Path) -> int:
 def detected_sizes(store: Path) -> dict[str, str]:
     """Return the settings that the files of a store show: log, queue, and index file sizes."""
     found: dict[str, str] = {}
+    ledger = ledger_of(store)
     log = _first_file(store / "commitlog")
+    if log is None and ledger is not None:
+        log = _first_file(ledger / "data")
     if log is not None:
         found["mappedFileSizeCommitLog"] = str(log)
     for queue in sorted(store.glob("consumequeue/*/*")):

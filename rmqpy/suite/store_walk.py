@@ -12,6 +12,8 @@ leave      the way back; certified again; master and slave serve, and everything
 java-V     a Java broker serves the result, and each message reads the same
 =========  =====================================================================================
 
+The store of a group that runs DLedger already has no ``prepare`` and no ``switch``.
+
 A stage that breaks a limit, or loses a message, has findings, and the walk goes on. After a stage
 that cannot be carried out, the later ones are not tested.
 """
@@ -34,7 +36,7 @@ from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.demo.cluster import MEMBERS, DemoCluster
 from rmqpy.demo.comparison import Reading, compare, read_all_topics
-from rmqpy.demo.store_copy import copied_settings, copy_store, queues_on_disk
+from rmqpy.demo.store_copy import copied_settings, copy_member, copy_store, queues_on_disk
 from rmqpy.demo.workload import LOAD_TOPIC, SendWorkload
 from rmqpy.model.errors import RmqError
 from rmqpy.suite.cases import CaseResult, CaseStatus
@@ -97,7 +99,7 @@ class StoreWalk:
         """Carry out all stages of the plan and return their results; nothing runs afterwards."""
         results: list[CaseResult] = []
         try:
-            for name in self._plan.cases:
+            for name in self._plan.cases_of(self._store):
                 if self._broken:
                     result = self._not_tested(name, f"{self._broken} was not carried out")
                 else:
@@ -140,9 +142,11 @@ class StoreWalk:
     async def _check(self, case: OpenCase) -> None:
         replicas = self._store.replicas
         settings = await asyncio.to_thread(copied_settings, replicas[0].path, replicas[0].config)
-        self._cluster = cluster = DemoCluster(self._folder, settings, BROKER_NAME)
+        self._cluster = cluster = DemoCluster(
+            self._folder, settings, BROKER_NAME, self._store.dledger
+        )
         for member, replica in zip(MEMBERS, replicas, strict=False):
-            await asyncio.to_thread(copy_store, replica.path, cluster.store(member))
+            await asyncio.to_thread(self._copy, replica.path, member)
         context = cluster.context()
         found = await asyncio.to_thread(run_checks, context.group)
         _keep(case, found, are_findings=False)
@@ -155,6 +159,13 @@ class StoreWalk:
             case.findings.append(
                 f"messages: found {self._before.messages}, expected {expected} (suite file)"
             )
+
+    def _copy(self, source: Path, member: str) -> None:
+        target = self._cluster.store(member)
+        if self._store.dledger:
+            copy_member(source, target, member)
+        else:
+            copy_store(source, target)
 
     async def _prepare(self, case: OpenCase) -> None:
         cluster = self._cluster
@@ -181,7 +192,6 @@ class StoreWalk:
 
     async def _switch(self, case: OpenCase) -> None:
         cluster = self._cluster
-        await asyncio.to_thread(cluster.namesrv.start)
         await self._start_classic()
         async with self._load() as load:
             await self._hooks(case, "before", "switch")
@@ -200,8 +210,7 @@ class StoreWalk:
 
     async def _failover(self, case: OpenCase) -> None:
         cluster = self._cluster
-        await cluster.start(*MEMBERS)
-        await cluster.leader()
+        await self._start_group()
         async with self._load() as load:
             await self._hooks(case, "before", "failover")
             leader = await cluster.leader()
@@ -217,8 +226,7 @@ class StoreWalk:
 
     async def _leave(self, case: OpenCase) -> None:
         cluster = self._cluster
-        await cluster.start(*MEMBERS)
-        await cluster.leader()
+        await self._start_group()
         async with self._load() as load:
             await self._hooks(case, "before", "leave")
             load.longest_gap_s()
@@ -265,7 +273,17 @@ class StoreWalk:
         case.findings += problems[:FINDINGS_SHOWN]
         return None
 
+    async def _start_group(self) -> None:
+        await self._start_name_server()
+        await self._cluster.start(*MEMBERS)
+        await self._cluster.leader()
+
+    async def _start_name_server(self) -> None:
+        if not self._cluster.namesrv.running:
+            await asyncio.to_thread(self._cluster.namesrv.start)
+
     async def _start_classic(self) -> None:
+        await self._start_name_server()
         await self._cluster.start("n0", "n1")
         await self._cluster.master_is_known()
         await self._cluster.slave_has_all()
@@ -312,6 +330,7 @@ class StoreWalk:
     async def _hooks(self, case: OpenCase, when: str, stage: str) -> None:
         variables = {
             "RMQPY_NAME_SERVER": self._cluster.namesrv.address,
+            "RMQPY_BROKER": await self._cluster.master_is_known(),
             "RMQPY_STORE": self._store.name,
             "RMQPY_STAGE": stage,
             "RMQPY_WHEN": when,

@@ -23,7 +23,7 @@
     [[store]]
     name = "orders"
     messages = 1234                    # the number of messages that the store must have
-    [[store.replica]]                  # one to three, the master first
+    [[store.replica]]                  # one to three, the master first; or three DLedger members
     path = "master/store"              # a storePathRootDir, relative to this file
     config = "master/broker.conf"
     [[store.replica]]
@@ -39,6 +39,7 @@ from pathlib import Path
 
 from attrs import define, field
 
+from rmqpy.demo.store_copy import ledger_of
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.suite.toml_table import CheckedTable, read_toml
@@ -55,6 +56,8 @@ NEEDED = {
 """The stage without which another one has nothing to work on."""
 LIVE_STAGES = ("switch", "failover", "leave")
 """The stages before and after which a group runs."""
+CLASSIC_STAGES = ("prepare", "switch")
+"""The stages that a group which runs DLedger already does not need."""
 REPLICAS_MAX = 3
 JAVA_CASE = "java-"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -79,11 +82,15 @@ class SuiteReplica:
 
 @define(frozen=True, kw_only=True)
 class SuiteStore:
-    """One group: its replicas, the master first. ``messages``: the number it must have."""
+    """One group: its replicas, the master first. ``messages``: the number it must have.
+
+    ``dledger``: the replicas are members of a DLedger group.
+    """
 
     name: str
     replicas: tuple[SuiteReplica, ...]
     messages: int | None = None
+    dledger: bool = False
 
 
 @define(frozen=True, kw_only=True)
@@ -101,10 +108,10 @@ class SuitePlan:
     hooks: Mapping[tuple[str, str], tuple[str, ...]] = field(factory=dict)
     hook_s: float = 60.0
 
-    @property
-    def cases(self) -> tuple[str, ...]:
-        """The names of the cases of each store, in order."""
-        return (*self.stages, *(f"{JAVA_CASE}{version}" for version in self.java))
+    def cases_of(self, store: SuiteStore) -> tuple[str, ...]:
+        """Return the names of the cases of a store, in order."""
+        stages = (each for each in self.stages if not (store.dledger and each in CLASSIC_STAGES))
+        return (*stages, *(f"{JAVA_CASE}{version}" for version in self.java))
 
 
 def read_suite(path: Path) -> SuitePlan:
@@ -113,11 +120,12 @@ def read_suite(path: Path) -> SuitePlan:
     folder = path.resolve().parent
     load = top.table("load")
     hooks, hook_s = _hooks(top.table("hooks"))
-    stages = _stages(top)
+    stores = _stores(top, folder)
+    stages = _stages(top, stores)
     plan = SuitePlan(
         name=top.text("name", path.stem),
         folder=folder,
-        stores=_stores(top, folder),
+        stores=stores,
         stages=stages,
         java=_java(top, stages),
         per_second=load.number("per_second", 100.0) or 1.0,
@@ -139,20 +147,22 @@ def read_suite(path: Path) -> SuitePlan:
 def suite_of_store(store: Path, config: Path | None, java: tuple[str, ...]) -> SuitePlan:
     """Return the suite of one store, with all stages."""
     replica = SuiteReplica(store.resolve(), config)
-    _check_replica(str(store), replica)
+    dledger = _check_replicas(str(store), (replica,))
     name = store.name if NAME.fullmatch(store.name) else "store"
-    one = SuiteStore(name=name, replicas=(replica,))
+    one = SuiteStore(name=name, replicas=(replica,), dledger=dledger)
     return SuitePlan(name="suite", folder=Path.cwd(), stores=(one,), java=java)
 
 
-def _stages(top: CheckedTable) -> tuple[str, ...]:
+def _stages(top: CheckedTable, stores: tuple[SuiteStore, ...]) -> tuple[str, ...]:
+    """Read the stages. Those that only classic stores need may be missing if there is none."""
+    not_needed = CLASSIC_STAGES if all(store.dledger for store in stores) else ()
     given = top.texts("stages", STAGES)
     for stage in given:
         if stage not in STAGES:
             hint = did_you_mean(stage, STAGES)
             raise top.error("stages", stage, f"some of {', '.join(STAGES)}{hint}")
         needed = NEEDED.get(stage)
-        if needed is not None and needed not in given:
+        if needed is not None and needed not in (*given, *not_needed):
             raise top.error("stages", list(given), f"{needed} before {stage}, which needs it")
     if not given:
         raise top.error("stages", [], f"some of {', '.join(STAGES)}")
@@ -223,7 +233,9 @@ def _stores(top: CheckedTable, folder: Path) -> tuple[SuiteStore, ...]:
             raise table.error(
                 "replica", f"{len(replicas)} replicas", f"1 to {REPLICAS_MAX} [[store.replica]]"
             )
-        stores.append(SuiteStore(name=name, replicas=replicas, messages=table.count("messages")))
+        dledger = _check_replicas(table.where, replicas)
+        messages = table.count("messages")
+        stores.append(SuiteStore(name=name, replicas=replicas, messages=messages, dledger=dledger))
         table.finish()
     if not stores:
         raise ConfigError(f"{top.where}: found no [[store]], expected at least one; add its paths")
@@ -235,20 +247,33 @@ def _replica(table: CheckedTable, folder: Path) -> SuiteReplica:
     path = folder / Path(table.text("path")).expanduser()
     replica = SuiteReplica(path, None if config == "-" else folder / Path(config).expanduser())
     table.finish()
-    _check_replica(table.where, replica)
     return replica
 
 
+def _check_replicas(where: str, replicas: tuple[SuiteReplica, ...]) -> bool:
+    """Check the directories of one group, and return whether it runs DLedger."""
+    for replica in replicas:
+        _check_replica(where, replica)
+    members = [each for each in replicas if ledger_of(each.path) is not None]
+    if members and len(members) < len(replicas):
+        other = next(each for each in replicas if each not in members)
+        raise ConfigError(
+            f"{where}: found a member of a DLedger group, {members[0].path}, and a classic store,"
+            f" {other.path}, expected replicas of one kind; give those of the same time"
+        )
+    if members and len(members) != REPLICAS_MAX:
+        raise ConfigError(
+            f"{where}: found {len(members)} members of a DLedger group, expected {REPLICAS_MAX};"
+            " give them all, or copies of classic stores from before the switch"
+        )
+    return bool(members)
+
+
 def _check_replica(where: str, replica: SuiteReplica) -> None:
-    if not (replica.path / "commitlog").is_dir():
+    if ledger_of(replica.path) is None and not (replica.path / "commitlog").is_dir():
         raise ConfigError(
             f"{where}: found no directory commitlog in {replica.path}, expected a storePathRootDir;"
             " give the directory that contains commitlog, consumequeue, and config"
-        )
-    if any(replica.path.glob("dledger-*/data/*")):
-        raise ConfigError(
-            f"{where}: found a store that runs DLedger already in {replica.path}, expected a"
-            " classic one; take a copy from before the switch"
         )
     if replica.config is not None and not replica.config.is_file():
         raise ConfigError(f"{where}: found no file {replica.config}, expected a broker.conf")

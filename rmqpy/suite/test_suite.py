@@ -22,7 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except RmqError as error:  # No test, or skipped ones, would look like success.
         cases, names = [("", str(error))], ["suite"]
     else:
-        cases = [(store.name, case) for store in plan.stores for case in plan.cases]
+        cases = [(store.name, case) for store in plan.stores for case in plan.cases_of(store)]
         names = ["-".join(each) for each in cases]
     metafunc.parametrize(("store", "case"), cases, ids=names)
 

@@ -4,6 +4,7 @@ fixtures of the plug-in.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqpy.cli import main
 from rmqpy.testing.processes import python_environment
 
 pytestmark = pytest.mark.crash
@@ -72,12 +74,50 @@ def test_the_suite_passes_on_a_java_store_and_does_not_change_it(
     before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
     suite = tmp_path / "suite.toml"
     limits = "switch_pause_s = 120\nfailover_pause_s = 60\nleave_pause_s = 180\nlag_s = 60\n"
+    recording = tmp_path / "b.rec"
+    assert main(["record", str(recording), "--store", str(store)]) == 0
+    words = f"{sys.executable} -m rmqpy.cli replay {recording} --to $RMQPY_BROKER --speed 0"
+    replay = f"sh -c '{words}'"
+    hooks = "".join(
+        f'{when} = ["{replay}"]\n' for when in ("before_switch", "after_switch", "after_leave")
+    )
     suite.write_text(
-        f'[limits]\n{limits}[[store]]\nname = "b"\n[[store.replica]]\npath = "{store}"\n'
+        f"[limits]\n{limits}[hooks]\n{hooks}"
+        f'[[store]]\nname = "b"\n[[store.replica]]\npath = "{store}"\n'
     )
     out = run_pytest(tmp_path, "--pyargs", "rmqpy.suite", "-n", "2", "--rmq-suite", str(suite))
     assert "6 passed" in out
     assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "findings"),
+    [
+        ("C-upgraded-v497", ""),
+        # Java had deleted the newest index file of the leader that was killed.
+        ("D-dledger-v497", "are found by their keys in only one store"),
+    ],
+)
+def test_a_group_of_java_that_runs_dledger_has_a_suite(
+    golden_copy: Callable[[str], Path], tmp_path: Path, name: str, findings: str
+) -> None:
+    """One with an old log, and one that began with DLedger."""
+    group = golden_copy(name)
+    replicas = "".join(
+        f'[[store.replica]]\npath = "{group / member}"\n' for member in ("n0", "n1", "n2")
+    )
+    limits = "failover_pause_s = 60\nleave_pause_s = 180\nlag_s = 60\n"
+    suite = tmp_path / "suite.toml"
+    suite.write_text(f'[limits]\n{limits}[[store]]\nname = "group"\n{replicas}')
+    report = tmp_path / "suite.json"
+    code = main(["suite", "run", str(suite), "--json", str(report)])
+    cases = json.loads(report.read_text())["cases"]
+    assert [case["case"] for case in cases] == ["check", "failover", "verify", "leave"]
+    failed = [case["case"] for case in cases if case["findings"]]
+    assert (code, failed) == ((2, ["verify"]) if findings else (0, [])), report.read_text()
+    assert findings in "".join(cases[2]["findings"])
+    assert {case["facts"]["lost"] for case in cases if "lost" in case["facts"]} == {0}
+    assert cases[2]["facts"]["messages"] > cases[0]["facts"]["messages"] > 500
 
 
 def test_the_fixture_with_an_upgraded_group_works(tmp_path: Path) -> None:

@@ -31,14 +31,26 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_short_file_has_all_stages_and_default_limits(write: Callable[[str], Path]) -> None:
     plan = read_suite(write(ONE))
     assert plan.name == "suite"
-    assert plan.cases == STAGES
+    assert plan.cases_of(plan.stores[0]) == STAGES
     assert plan.stores[0].replicas[0].path == plan.folder / "store"
     assert plan.limits.pauses_s["switch"] == 30
 
 
 def test_the_stages_keep_their_order_and_java_follows(write: Callable[[str], Path]) -> None:
     text = 'stages = ["leave", "switch", "prepare", "check"]\njava = ["5.3.3"]\n' + ONE
-    assert read_suite(write(text)).cases == ("check", "prepare", "switch", "leave", "java-5.3.3")
+    plan = read_suite(write(text))
+    cases = ("check", "prepare", "switch", "leave", "java-5.3.3")
+    assert plan.cases_of(plan.stores[0]) == cases
+
+
+def test_a_group_that_runs_dledger_has_no_switch(write: Callable[[str], Path]) -> None:
+    group = '[[store]]\nname = "group"\n' + 3 * '[[store.replica]]\npath = "new"\n'
+    plan = read_suite(write('stages = ["check", "failover", "leave"]\n' + group))
+    assert plan.stores[0].dledger
+    assert plan.cases_of(plan.stores[0]) == ("check", "failover", "leave")
+    both = read_suite(write(ONE + group))
+    assert both.cases_of(both.stores[0]) == STAGES
+    assert both.cases_of(both.stores[1]) == ("check", "failover", "verify", "leave")
 
 
 def test_a_store_alone_is_a_suite(tmp_path: Path, write: Callable[[str], Path]) -> None:
@@ -78,7 +90,8 @@ def test_a_store_alone_is_a_suite(tmp_path: Path, write: Callable[[str], Path]) 
         ('[[store]]\nname = "a"\n', "found replica = '0 replicas', expected 1 to 3"),
         (ONE.replace('path = "store"', ""), "found no path"),
         (ONE.replace('"store"', '"none"'), "found no directory commitlog in .*none"),
-        (ONE.replace('"store"', '"new"'), "runs DLedger already"),
+        (ONE.replace('"store"', '"new"'), "found 1 members of a DLedger group, expected 3"),
+        (ONE + '[[store.replica]]\npath = "new"\n', "expected replicas of one kind"),
         (ONE + 'config = "x.conf"\n', "expected a broker.conf"),
         (ONE + "role = 1\n", "found the key 'role'"),
         (ONE.replace("[[store.replica]]", "messages = 1.5\n[[store.replica]]"), "a whole number"),
