@@ -91,13 +91,16 @@ def test_the_rules_of_masking_are_accepted(tmp_path: Path) -> None:
 
 def test_the_suite_file_is_accepted(tmp_path: Path, copy_of: Callable[[str], Path]) -> None:
     """docs/how-to/run-an-upgrade-suite.md"""
-    [text] = blocks("how-to/run-an-upgrade-suite.md", "toml")
+    [text, hooks] = blocks("how-to/run-an-upgrade-suite.md", "toml")
     for name in ("master", "slave"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "store").symlink_to(copy_of("A-classic-clean-v497"))
     (tmp_path / "master" / "broker.conf").write_text("", encoding="utf-8")
     (tmp_path / "suite.toml").write_text(text, encoding="utf-8")
     assert [store.name for store in read_suite(tmp_path / "suite.toml").stores] == ["orders"]
+    others = text[text.index("[hooks]") : text.index("[[store]]")]
+    (tmp_path / "suite.toml").write_text(text.replace(others, hooks), encoding="utf-8")
+    assert len(read_suite(tmp_path / "suite.toml").hooks) == 3
 
 
 @pytest.mark.slow

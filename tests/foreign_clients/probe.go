@@ -20,7 +20,6 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/producer"
-	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
 type event map[string]interface{}
@@ -62,8 +61,8 @@ func (o options) milliseconds(name string, otherwise int) time.Duration {
 	return time.Duration(o.number(name, otherwise)) * time.Millisecond
 }
 
-func (o options) servers() primitive.NsResolver {
-	return primitive.NewPassthroughResolver([]string{o.text("namesrv", "")})
+func (o options) servers() primitive.NamesrvAddr {
+	return primitive.NamesrvAddr{o.text("namesrv", "")}
 }
 
 func freshName(kind string) string {
@@ -123,7 +122,7 @@ func send(o options) error {
 	if o.number("shards", 0) > 0 {
 		choice = producer.WithQueueSelector(producer.NewHashQueueSelector())
 	}
-	client, err := rocketmq.NewProducer(producer.WithNsResolver(o.servers()), producer.WithRetry(2), choice,
+	client, err := rocketmq.NewProducer(producer.WithNameServer(o.servers()), producer.WithRetry(2), choice,
 		producer.WithGroupName(o.text("group", "go-producers")), producer.WithInstanceName(freshName("producer")))
 	if err != nil {
 		return err
@@ -184,7 +183,7 @@ func state(letter byte) primitive.LocalTransactionState {
 	case 'r':
 		return primitive.RollbackMessageState
 	}
-	return primitive.UnknowState
+	return primitive.RollbackMessageState + 1 // Its name has changed in 2.1.3.
 }
 
 func number(keys string) int {
@@ -205,7 +204,7 @@ func (a answers) CheckLocalTransaction(one *primitive.MessageExt) primitive.Loca
 
 func transact(o options) error {
 	client, err := rocketmq.NewTransactionProducer(answers{o.text("outcomes", "c"), o.text("checks", "c")},
-		producer.WithNsResolver(o.servers()), producer.WithGroupName(o.text("group", "go-transactions")),
+		producer.WithNameServer(o.servers()), producer.WithGroupName(o.text("group", "go-transactions")),
 		producer.WithInstanceName(freshName("transactions")))
 	if err != nil {
 		return err
@@ -228,10 +227,14 @@ func transact(o options) error {
 
 func consume(o options) error {
 	ordered := o.text("mode", "concurrently") == "orderly"
+	model := consumer.Clustering
+	if o.text("model", "clustering") == "broadcasting" {
+		model = consumer.BroadCasting
+	}
 	settings := []consumer.Option{
-		consumer.WithNsResolver(o.servers()), consumer.WithGroupName(o.text("group", "")),
+		consumer.WithNameServer(o.servers()), consumer.WithGroupName(o.text("group", "")),
 		consumer.WithInstance(freshName("consumer")), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
-		consumer.WithConsumerOrder(ordered), consumer.WithConsumerModel(consumer.Clustering),
+		consumer.WithConsumerOrder(ordered), consumer.WithConsumerModel(model),
 		consumer.WithSuspendCurrentQueueTimeMillis(300 * time.Millisecond),
 	}
 	if times := o.number("maxTimes", -1); times >= 0 {
@@ -321,7 +324,6 @@ func run(line string) (err error) {
 }
 
 func main() {
-	rlog.SetLogLevel("error")
 	event{}.print("ready")
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import foreign_clients
 import pytest
+from foreign_clients import CLIENTS, cpp_body
 from harness.interop import ClusterPair, InteropCluster, on_both
 
 from rmqpy.testing.java import Event, Probe, probe_body
@@ -46,17 +46,18 @@ def client(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[NamedClient]:
     """The name of a client and its probe, which has no name server yet."""
-    reason = foreign_clients.missing(request.param)
+    client = CLIENTS[{"go": "go-2.1.2", "cpp": "cpp-0.4.4"}[request.param]]
+    reason = client.missing()
     if reason is not None:
         pytest.skip(reason)
-    probe = foreign_clients.probe(request.param, tmp_path_factory.mktemp(request.param), "")
+    probe = client.probe(tmp_path_factory.mktemp(request.param), "")
     yield request.param, probe
     probe.close()
 
 
 def crc(name: str, index: int, size: int = 100) -> int:
     """Return the CRC of the body that a client sends in its message number ``index``."""
-    body = foreign_clients.cpp_body(index, size) if name == "cpp" else probe_body(index, size)
+    body = cpp_body(index, size) if name == "cpp" else probe_body(index, size)
     return zlib.crc32(body)
 
 

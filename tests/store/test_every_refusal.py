@@ -121,6 +121,7 @@ NO_WAY: Final = {
     "cli/upgrade/base/replicas.py: {}": USAGE,
     "demo/store_copy.py: no directory commitlog": USAGE,
     "demo/store_copy.py: a store that already runs": USAGE,
+    "demo/store_copy.py: no directory dledger-SELFID with data": USAGE,
     "pipeline/datasource/source.py: {} bytes at offset": "a choice of the job",
     "pipeline/datasource/lookup.py: no message at {}": "read again: its file has expired meanwhile",
     "rehearsal/shadow.py: a copy that ends at": "remove the directory of the rehearsal",
