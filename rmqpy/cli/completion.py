@@ -1,7 +1,7 @@
 """``rmqpy completion bash | zsh | fish``: a script that completes commands, options, and choices.
 
 The script is generated from the parsers, so it has exactly the commands of this version, and needs
-no start of rmqpy for a completion. zsh reads the script of bash.
+no start of rmqpy for a completion.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def _completion(options: argparse.Namespace) -> int:
     from rmqpy.cli.command_line import every_parser
 
     nodes = list(nodes_of(every_parser()))
-    print("\n".join(fish_lines(nodes) if options.shell == "fish" else bash_lines(nodes)))
+    lines = {"bash": bash_lines, "zsh": zsh_lines, "fish": fish_lines}[options.shell]
+    print("\n".join(lines(nodes)))
     return EXIT_DONE
 
 
@@ -87,44 +88,74 @@ def nodes_of(parser: argparse.ArgumentParser, path: str = ROOT) -> Iterator[Comp
 
 
 def bash_lines(nodes: list[CompletionNode]) -> Iterator[str]:
-    """Yield the script for bash and zsh."""
-    yield "# Completion of rmqpy. bash: source <(rmqpy completion bash); zsh: the same with zsh."
-    yield 'if [ -n "$ZSH_VERSION" ]; then'
-    yield "  autoload -U +X compinit bashcompinit && compinit && bashcompinit"
-    yield "fi"
+    """Yield the script for bash."""
+    yield "# Completion of rmqpy: source <(rmqpy completion bash)"
+    yield from _find_lines(nodes)
     yield "_rmqpy() {"
-    yield '  local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}"'
-    yield "  local path=/ words= files=1 i"
-    yield "  for ((i = 1; i < COMP_CWORD; i++)); do"
-    yield '    case "${path%/}/${COMP_WORDS[i]}" in'
-    for path in (node.path for node in nodes if node.path != ROOT):
-        yield f"      {quote(path)}) path={quote(path)} ;;"
-    yield "    esac"
-    yield "  done"
-    yield '  case "$path $before" in'
-    for node in nodes:
-        for option in node.options:
-            if option.has_value:
-                pattern = "|".join(quote(f"{node.path} {name}") for name in option.names)
-                words = quote(" ".join(option.choices))
-                ended = f"words={words} files=" if option.choices else "words="
-                yield f"    {pattern}) {ended} ;;"
-    yield "    *)"
-    yield '      case "$path" in'
-    for node in nodes:
-        names = [name for name, _ in node.commands]
-        names += [*node.choices, *(name for option in node.options for name in option.names)]
-        ended = " files=" if node.commands or node.choices else ""
-        yield f"        {quote(node.path)}) words={quote(' '.join(names))}{ended} ;;"
-    yield "      esac"
-    yield "      ;;"
-    yield "  esac"
-    yield '  COMPREPLY=($(compgen -W "$words" -- "$current"))'
+    yield '  local current="${COMP_WORDS[COMP_CWORD]}" offered files'
+    yield '  _rmqpy_find "${COMP_WORDS[@]:1:COMP_CWORD-1}"'
+    yield '  COMPREPLY=($(compgen -W "$offered" -- "$current"))'
     yield '  if [ -n "$files" ] && [[ "$current" != -* ]]; then'
     yield '    COMPREPLY+=($(compgen -f -- "$current"))'
     yield "  fi"
     yield "}"
     yield "complete -o filenames -F _rmqpy rmqpy"
+
+
+def zsh_lines(nodes: list[CompletionNode]) -> Iterator[str]:
+    """Yield the script for zsh, to be sourced, or to be found in ``fpath`` as ``_rmqpy``."""
+    yield "#compdef rmqpy"
+    yield "# Completion of rmqpy: source <(rmqpy completion zsh), or a file _rmqpy in $fpath"
+    yield from _find_lines(nodes)
+    yield "_rmqpy() {"
+    yield "  local offered files"
+    yield '  _rmqpy_find "${(@)words[2,CURRENT-1]}"'
+    yield "  compadd -- ${=offered}"
+    yield '  if [[ -n "$files" && "${words[CURRENT]}" != -* ]]; then'
+    yield "    _files"
+    yield "  fi"
+    yield "}"
+    yield 'if [[ "${funcstack[1]}" == _rmqpy ]]; then'
+    yield '  _rmqpy "$@"'
+    yield "else"
+    yield "  (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
+    yield "  compdef _rmqpy rmqpy"
+    yield "fi"
+
+
+def _find_lines(nodes: list[CompletionNode]) -> Iterator[str]:
+    """Yield a function, for bash and zsh, that sets ``offered`` and ``files`` to what may follow
+    its arguments: the words before the one that is completed.
+    """
+    yield "_rmqpy_find() {"
+    yield "  local at=/ before= word"
+    yield "  offered= files=1"
+    yield '  for word in "$@"; do'
+    yield "    before=$word"
+    yield '    case "${at%/}/$word" in'
+    for path in (node.path for node in nodes if node.path != ROOT):
+        yield f"      {quote(path)}) at={quote(path)} ;;"
+    yield "    esac"
+    yield "  done"
+    yield '  case "$at $before" in'
+    for node in nodes:
+        for option in node.options:
+            if option.has_value:
+                pattern = "|".join(quote(f"{node.path} {name}") for name in option.names)
+                words = quote(" ".join(option.choices))
+                ended = f"offered={words} files=" if option.choices else "offered="
+                yield f"    {pattern}) {ended} ;;"
+    yield "    *)"
+    yield '      case "$at" in'
+    for node in nodes:
+        names = [name for name, _ in node.commands]
+        names += [*node.choices, *(name for option in node.options for name in option.names)]
+        ended = " files=" if node.commands or node.choices else ""
+        yield f"        {quote(node.path)}) offered={quote(' '.join(names))}{ended} ;;"
+    yield "      esac"
+    yield "      ;;"
+    yield "  esac"
+    yield "}"
 
 
 def fish_lines(nodes: list[CompletionNode]) -> Iterator[str]:
