@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from rmqpy.cli.os_errors import sentence_of
 from rmqpy.model.errors import StoreError
+from rmqpy.model.os_errors import sentence_of
 
 _SENTENCE = re.compile(
     r"found (?P<found>.+?), expected (?P<expected>.+?)(?:; (?P<remedy>.+))?", re.DOTALL

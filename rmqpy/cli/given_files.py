@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rmqpy.cli.os_errors import sentence_of
 from rmqpy.model.errors import RmqError
+from rmqpy.model.os_errors import sentence_of
 
 if TYPE_CHECKING:
     from rmqpy.audit.replicas.manifest import Manifest

@@ -29,6 +29,14 @@ PORT_MAX = 65_535
 CHOICES_LISTED = 16
 """The number of choices that an error lists."""
 
+_REQUIRED, _ONE_OF, _ONE_OF_END = (
+    "the following arguments are required: ",
+    "one of the arguments ",
+    " is required",
+)
+"""What argparse says of words that are missing."""
+_LISTED = ("VERB", "NAME", "COMMAND", "QUESTION")
+
 CAN_BE_RESUMED = (
     "if changes were started, rmqpy upgrade apply --resume DIR continues them and rmqpy upgrade"
     " rollback DIR takes them back"
@@ -69,10 +77,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("rmqpy").strip()
-        message += self._unknown_option_hint()
-        if message.endswith((": VERB", ": NAME", ": COMMAND")):
-            message += f"; {self.prog} --help lists them"
+        hint = self._unknown_option_hint()
+        message = f"{self._explained(message)}{hint}"
         raise BadUsageError(f"{command}: {message}" if command else message, self.format_usage())
+
+    def _explained(self, message: str) -> str:
+        """Return argparse's sentence about missing words as one with a remedy."""
+        if message.startswith(_REQUIRED):
+            names = message.removeprefix(_REQUIRED)
+            shown = "lists them" if names in _LISTED else "explains it"
+            each = "a value for each" if ", " in names else "one"
+            return f"found no {names}, expected {each}; {self.prog} --help {shown}"
+        if message.startswith(_ONE_OF) and message.endswith(_ONE_OF_END):
+            names = message.removeprefix(_ONE_OF).removesuffix(_ONE_OF_END)
+            return f"found none of {names}, expected one; {self.prog} --help explains it"
+        return message
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

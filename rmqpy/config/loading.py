@@ -54,6 +54,7 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import ConfigError, RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.near_names import did_you_mean
+from rmqpy.model.os_errors import sentence_of
 
 __all__ = [
     "BrokerConfiguration",
@@ -368,8 +369,9 @@ class _Reading:
         try:
             raw = Path(path).read_bytes()
         except OSError as error:
-            reason = error.strerror or error
-            raise ConfigError(f"{path}: the configuration file cannot be read: {reason}") from error
+            raise ConfigError(
+                f"the configuration file cannot be read: {sentence_of(error)}"
+            ) from error
         self.take_text(str(path), decode_properties_bytes(raw))
 
     def take_text(self, path: str, text: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.near_names import did_you_mean
+from rmqpy.model.os_errors import sentence_of
 
 
 def read_toml(path: Path) -> CheckedTable:
@@ -18,7 +19,7 @@ def read_toml(path: Path) -> CheckedTable:
     try:
         return CheckedTable(str(path), tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(sentence_of(error)) from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: found bytes that are not UTF-8, expected TOML") from None
     except tomllib.TOMLDecodeError as error:
