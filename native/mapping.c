@@ -19,6 +19,12 @@ void rmq_unmap_file(uint8_t *begin, int64_t length)
     munmap(begin, (size_t)length);
 }
 
+void rmq_release_pages(const uint8_t *begin, int64_t length)
+{
+    /* The pages of a shared mapping stay in the page cache, also those that were written. */
+    (void)madvise((void *)(uintptr_t)begin, (size_t)length, MADV_DONTNEED);
+}
+
 void rmq_advise_random(uint8_t *begin, int64_t length)
 {
     (void)madvise(begin, (size_t)length, MADV_RANDOM);

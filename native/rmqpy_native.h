@@ -817,6 +817,9 @@ void rmq_unmap_file(uint8_t *begin, int64_t length);
 /* Read only the pages of a mapping that are accessed, and none ahead. */
 void rmq_advise_random(uint8_t *begin, int64_t length);
 
+/* Take the pages of a mapping, from the start of a page on, out of the memory of the process. */
+void rmq_release_pages(const uint8_t *begin, int64_t length);
+
 /* Mappings of files whose pages may be lost (lost_pages.c), numbered by the caller from 0. The first
  * call installs a handler of SIGBUS; returns 0 if the mapping is not guarded. */
 enum { RMQ_MAPPINGS_MAX = 1 << 17 };

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final
 
 from attrs import define
@@ -114,21 +113,21 @@ class Piece:
     end: int
 
 
-def pieces_of(file: DataFile, target_bytes: int) -> list[Piece]:
-    """Divide a data file into pieces of about ``target_bytes``; return none if it has no entry.
+def pieces_of(file: DataFile, target_bytes: int) -> Iterator[Piece]:
+    """Divide a data file into pieces of about ``target_bytes``; yield none if it has no entry.
 
-    Raise StoreError for a damaged file.
+    Raise StoreError for a damaged file, after the pieces before the damage.
     """
-    cuts = [0]
+    start = 0
     for scan, _ in _scans(file.content, file.base_offset):
         for offset in scan.offset:
             position = offset - file.base_offset
-            if position > _HEADER and position - cuts[-1] >= target_bytes:
-                cuts.append(position)
-        if not len(scan) and cuts == [0]:
-            return []
-    cuts.append(file.end)
-    return [Piece(start, end) for start, end in pairwise(cuts)]
+            if position > _HEADER and position - start >= target_bytes:
+                yield Piece(start, position)
+                start = position
+        if not len(scan) and start == 0:
+            return
+    yield Piece(start, file.end)
 
 
 def too_long(file: DataFile) -> list[int]:

@@ -28,6 +28,11 @@ class StoreFile(Protocol):
     def view(self) -> memoryview:
         """The bytes of the whole file, read-only. Every write is visible in them."""
 
+    def release(self, begin: int, end: int) -> None:
+        """Announce that the bytes of ``view`` in ``[begin, end)`` are not needed for now: they take
+        no memory of the process until they are read again.
+        """
+
     def read(self, position: int, length: int) -> bytes:
         """Return bytes without mapping the file, which is cheaper if it is read only once. Raises
         StoreError if the disk cannot deliver them.

@@ -94,6 +94,9 @@ class MemoryFile:
         self._node.mapped = True
         return memoryview(self._node.data)
 
+    def release(self, begin: int, end: int) -> None:
+        """Do nothing: these bytes are in no other place."""
+
     def read(self, position: int, length: int) -> bytes:
         return bytes(self._node.data[position : position + length])
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 from harness.cli import start_process, write_broker_conf
+from harness.store import StoreRig
 from harness.upgrade import (
     GOLDEN_SIZES,
     MakeUpgradeRig,
@@ -30,10 +31,12 @@ from rmqpy.audit.facts.learned import COARSE_SETTLED_NS, Learned, learned_folder
 from rmqpy.cli.upgrade.group.outcome import rows_by_name
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.testing.ports import free_port_block
+from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.plan.pace import Pace
 from rmqpy.upgrade.plan.survey import SurveyPlan
 from rmqpy.upgrade.prepare import ATTEMPTS_MAX, prepare, prepare_all
+from rmqpy.upgrade.steps.plan_context import PlanContext
 
 GROUP = "n0 n1 n2 -c n0=n0.conf -c n1=n1.conf -c n2=n2.conf"
 
@@ -54,8 +57,12 @@ def pace_of(clock: Clock, bytes_per_second: float = 0) -> Pace:
     return Pace(bytes_per_second, lambda: clock.now_s, clock.sleep)
 
 
+def far_future() -> int:
+    return 4_000_000_000_000
+
+
 def replica_of(root: Path, files: OsFileSystem | None = None) -> LocalReplica:
-    plan = SurveyPlan(name="n0", root=str(root), now_ms=lambda: 4_000_000_000_000)
+    plan = SurveyPlan(name="n0", root=str(root), now_ms=far_future)
     return LocalReplica(files or OsFileSystem(), plan)
 
 
@@ -100,7 +107,7 @@ def timeless(value: Any) -> Any:
         return [timeless(each) for each in value]
     if not isinstance(value, dict):
         return value
-    left_out = ("age", "ages", "made_ms", "map", "taken_ms", "created_ms")
+    left_out = ("age", "ages", "made_ms", "map", "taken_ms", "created_ms", "space")
     return {name: timeless(each) for name, each in value.items() if name not in left_out}
 
 
@@ -169,6 +176,46 @@ class Expiring(OsFileSystem):
         if path == str(self.path):
             self.path.unlink(missing_ok=True)
         return super().open_readonly(path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+@pytest.mark.parametrize("leave", [False, True])
+def test_what_was_read_of_a_log_takes_no_memory(tmp_path: Path, *, leave: bool) -> None:
+    """The pages of mapped files count as memory of the process, for a cgroup and for ``ps``."""
+    size, files = 4 << 20, OsFileSystem()
+    changes = {**GOLDEN_SIZES, "mapped_file_size_commit_log": size}
+    rig = StoreRig(files, str(tmp_path / "n0"), flag=leave, changes=changes)
+    rig.write(*range(23), body=bytes([7]) * (1 << 20))
+    rigs = [rig] if leave else [rig, StoreRig(files, str(tmp_path / "n1"), changes=changes)]
+    (tmp_path / "n1").mkdir()
+    clock = Clock()
+    seen = [mapped_bytes()]
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        seen.append(mapped_bytes())
+
+    settings = {Path(each.root).name: each.settings() for each in rigs}
+    plans = [
+        SurveyPlan(name=name, root=each.store_path_root_dir, settings=each, now_ms=far_future)
+        for name, each in settings.items()
+    ]
+    context = PlanContext(
+        group=Group(tuple(LocalReplica(files, plan) for plan in plans)),
+        files=files,
+        settings=settings,
+    )
+    pace = Pace(1 << 40, lambda: clock.now_s, sleep)
+    *_, last = prepare_all(context, lambda: pace, leave=leave)
+    assert (last.twin_bytes if leave else last.staged_bytes) >= 5 * size
+    assert max(seen) - seen[0] < 3 * size
+
+
+def mapped_bytes() -> int:
+    found = re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) << 10
 
 
 def test_files_may_expire_meanwhile(classic: Path) -> None:

@@ -12,7 +12,6 @@ engine can run the ranges elsewhere (:class:`RangeRunner`) and reuse the other s
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,7 +35,7 @@ from rmqpy.audit.facts.proof_age import ProofAge
 from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
-from rmqpy.audit.scan.log_bytes import LogBytes, map_log
+from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.range_merge import LogMerge, LogResult
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range, split_log
@@ -144,18 +143,14 @@ class ThreadRunner:
     def __init__(self, files: FileSystem, workers: int) -> None:
         self._files = files
         self._workers = max(1, workers)
-        self._open: dict[str, LogBytes] = {}
-        self._lock = threading.Lock()
 
     def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
-        def audit(work: WorkRange) -> RangeResult:
-            return audit_range(self._data(work.path), work, plan)
+        """Audit ranges. Each maps its file for itself, so that what was read takes no memory."""
 
-        for result in ordered_map(audit, ranges, self._workers):
-            yield result
-            if result.work.is_last:
-                with self._lock:
-                    self._open.pop(result.work.path, None)
+        def audit(work: WorkRange) -> RangeResult:
+            return audit_range(map_log(self._files, work.path), work, plan)
+
+        return ordered_map(audit, ranges, self._workers)
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return audit_range(map_log(self._files, work.path), work, plan, begin)
@@ -165,13 +160,6 @@ class ThreadRunner:
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
         return ordered_map(lambda part: file_md5s(self._files, part), parts, self._workers)
-
-    def _data(self, path: str) -> LogBytes:
-        with self._lock:
-            data = self._open.get(path)
-            if data is None:
-                data = self._open[path] = map_log(self._files, path)
-            return data
 
 
 def ordered_map(do: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

@@ -193,17 +193,17 @@ def learn_log_file(files: FileSystem, learned: Learned, work: WorkRange) -> Rang
     Return None, and keep nothing, if it has a finding or is not closed. ``work`` covers the file.
     """
     identity = learned.identity(work.path)
-    data = map_log(files, work.path)
     plan = TallyPlan(dledger=False, digests=True, blocks=True, keys=(0, 1 << 62), sums=True)
 
     def rerun(again: WorkRange, begin: int) -> RangeResult:
-        return audit_range(data, again, plan, begin)
+        return audit_range(map_log(files, work.path), again, plan, begin)
 
     end = work.first_offset + work.file_size
-    results = [
-        audit_range(data, evolve(work, start=start, stop=min(start + RANGE_BYTES, end)), plan)
+    ranges = [
+        evolve(work, start=start, stop=min(start + RANGE_BYTES, end))
         for start in range(work.first_offset, end, RANGE_BYTES)
     ]
+    results = [audit_range(map_log(files, each.path), each, plan) for each in ranges]
     whole = whole_file(results, rerun)
     if whole is not None:
         _keep(learned, whole, plan, identity)

@@ -12,8 +12,7 @@ import hashlib
 
 from attrs import define
 
-from rmqpy.audit.scan.log_bytes import LogBytes, map_log
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSystem, StoreFile
 
 __all__ = ["FilePart", "FileSums", "file_md5s"]
 
@@ -42,20 +41,25 @@ def file_md5s(files: FileSystem, part: FilePart) -> FileSums:
     would have to be mapped, is not read.
     """
     md5 = hashlib.md5(usedforsecurity=False)
-    size = files.size_of(part.path)
-    data = map_log(files, part.path) if size else LogBytes(memoryview(b""), 0)
-    length = len(data.view)
-    valid = length if part.valid is None else min(part.valid, length)
-    _update(md5, data, 0, valid)
-    valid_md5 = md5.hexdigest()
-    _update(md5, data, valid, length)
+    file = files.open_readonly(part.path)
+    try:
+        valid = file.size if part.valid is None else min(part.valid, file.size)
+        data_end = min(file.data_end(0), file.size)
+        _update(md5, file, (0, valid), data_end)
+        valid_md5 = md5.hexdigest()
+        _update(md5, file, (valid, file.size), data_end)
+    finally:
+        file.close()
     return FileSums(md5.hexdigest(), valid_md5)
 
 
-def _update(md5: hashlib._Hash, data: LogBytes, begin: int, end: int) -> None:
+def _update(md5: hashlib._Hash, file: StoreFile, span: tuple[int, int], data_end: int) -> None:
     """Add the bytes of a range; from ``data_end`` on they are zeros."""
-    in_data = max(begin, min(end, data.data_end))
+    begin, end = span
+    in_data = max(begin, min(end, data_end))
     for start in range(begin, in_data, CHUNK):
-        md5.update(data.view[start : min(start + CHUNK, in_data)])
+        stop = min(start + CHUNK, in_data)
+        md5.update(file.view[start:stop])
+        file.release(start, stop)
     for start in range(in_data, end, CHUNK):
         md5.update(_ZEROS[: end - start])

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import DirectoryEntry, FileIdentity
 from rmqpy.store.files import lost_pages
-from rmqpy.store.files.mapping import map_file
+from rmqpy.store.files.mapping import map_file, release_pages
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
@@ -103,6 +103,10 @@ class DiskFile:
             self._writable = self._mapping(writable=True)
             self._view = self._writable.toreadonly()
         return self._writable
+
+    def release(self, begin: int, end: int) -> None:
+        if self._view is not None and self._size:
+            release_pages(self._view, begin, end)
 
     def read(self, position: int, length: int) -> bytes:
         parts = []
@@ -322,7 +326,12 @@ class OsFileSystem:
         found = []
         with entries:
             for entry in entries:
-                status = entry.stat()
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    if entry.is_symlink():  # of a disk that is not mounted, say
+                        raise
+                    continue  # It was renamed or deleted since it was listed.
                 mtime_ms = status.st_mtime_ns // 1_000_000
                 found.append(DirectoryEntry(entry.name, entry.is_dir(), status.st_size, mtime_ms))
         return sorted(found)

@@ -296,6 +296,7 @@ class LogRecovery:
             walk.take(scan, view)
             offset = scan.end
             if scan.stop is StopReason.LIMIT or offset in self.holes:
+                file.release(offset - file.first_offset)
                 continue
             stop = scan.stop
             if stop is StopReason.BLANK:

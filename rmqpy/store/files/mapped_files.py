@@ -86,6 +86,11 @@ class MappedFile:
         """The whole file, mapped for reading."""
         return (self._file or self.file).view
 
+    def release(self, end: int) -> None:
+        """Announce that the bytes before position ``end`` are not needed for now."""
+        if self._file is not None:
+            self._file.release(0, end)
+
     def read(self, start: int, stop: int) -> memoryview:
         """Return bytes of the file. Raises LostPagesError if the disk cannot deliver them."""
         data = self.view[start:stop]

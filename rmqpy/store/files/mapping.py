@@ -39,9 +39,30 @@ def _map_in_python(descriptor: int, length: int, *, writable: bool, random: bool
     return memoryview(mapping)
 
 
-def _choose() -> MapFile:
+class ReleasePages(Protocol):
+    """A function that takes the whole pages in a range of a mapping of :data:`map_file` out of the
+    memory of the process; they are read again from the file when they are needed.
+    """
+
+    def __call__(self, view: memoryview, begin: int, end: int) -> None: ...
+
+
+def whole_pages(view: memoryview, begin: int, end: int) -> tuple[int, int]:
+    """Return the whole pages in a range of a mapping. What is after its end belongs to others."""
+    end = min(end, len(view))
+    return -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+
+
+def _release_in_python(view: memoryview, begin: int, end: int) -> None:
+    mapping = view.obj
+    begin, end = whole_pages(view, begin, end)
+    if begin < end and isinstance(mapping, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
+
+def _choose() -> tuple[MapFile, ReleasePages]:
     if backend.implementation != "c":
-        return _map_in_python
+        return _map_in_python, _release_in_python
     from rmqpy.codec.native.binding import ffi, lib
 
     def unmap_of(length: int) -> Callable[[Any], None]:
@@ -56,7 +77,14 @@ def _choose() -> MapFile:
         view = memoryview(ffi.buffer(ffi.gc(begin, unmap_of(length)), length))
         return view if writable else view.toreadonly()
 
-    return map_in_c
+    def release_in_c(view: memoryview, begin: int, end: int) -> None:
+        begin, end = whole_pages(view, begin, end)
+        if begin < end:
+            lib.rmq_release_pages(ffi.from_buffer("uint8_t[]", view[begin:end]), end - begin)
+
+    return map_in_c, release_in_c
 
 
-map_file: Final[MapFile] = _choose()
+_chosen = _choose()
+map_file: Final[MapFile] = _chosen[0]
+release_pages: Final[ReleasePages] = _chosen[1]

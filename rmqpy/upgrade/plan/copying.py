@@ -15,6 +15,7 @@ def copy_file(files: FileSystem, source: str, target: str) -> None:
             data = bytes(original.view[position : position + CHUNK])
             if any(data):
                 copy.write(position, data)
+            original.release(position, position + CHUNK)
         copy.sync()
     finally:
         copy.close()

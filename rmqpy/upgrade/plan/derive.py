@@ -26,7 +26,7 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.dispatcher import Dispatcher
-from rmqpy.store.files.log_recovery import Framing, LogRecovery
+from rmqpy.store.files.log_recovery import Framing, LogRecovery, last_safe_file
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.table import ConsumeQueueTable
@@ -39,6 +39,8 @@ QUEUES = "consumequeue"
 INDEX = "index"
 TAKEN = ".taken"
 """The suffix of the file with the names of the index files that were moved from the stage."""
+EVER_MS = 1 << 62
+"""A store time after all others."""
 STEP_BYTES = 4 << 20
 """The bytes of the log that are dispatched between two reports of progress."""
 
@@ -94,9 +96,8 @@ def build(context: NodeContext, folders: DerivedPaths, from_offset: int) -> None
     try:
         if log_files:
             recovery = LogRecovery(files, log_files, Framing.CLASSIC, f"{context.work}/quarantine")
-            recovery.recover(_number_at(log_files, from_offset))
-        log = ClassicCommitLog(log_files)
-        _dispatch(context, log, (queues, index), from_offset, new_index_file=folders.staged)
+            recovery.recover(_last_written(log_files, from_offset))
+        _dispatch(context, log_files, (queues, index), from_offset, new_index_file=folders.staged)
         _drop_deleted(files, queues, folders)
         stored_ms = _make_durable(files, queues, index, target)
     finally:
@@ -195,21 +196,25 @@ def _move_all(context: NodeContext, source: str, place: str, names: list[str]) -
     files.sync_dir(source)
 
 
-def _number_at(log_files: MappedFiles, offset: int) -> int:
-    """Return the number of the file with ``offset``: those before it are not read."""
+def _last_written(log_files: MappedFiles, offset: int) -> int:
+    """Return the number of the last file with a record, or of the one with ``offset`` if that is
+    later. Those before it are not read to find the end: they are proven, and dispatched anyway.
+    """
     before = sum(file.end_offset <= offset for file in log_files)
-    return min(before, len(log_files) - 1)
+    written = last_safe_file(log_files, Framing.CLASSIC, EVER_MS) or 0
+    return max(written, min(before, len(log_files) - 1))
 
 
 def _dispatch(
     context: NodeContext,
-    log: ClassicCommitLog,
+    log_files: MappedFiles,
     derived: tuple[ConsumeQueueTable, KeyIndex],
     from_offset: int,
     *,
     new_index_file: bool,
 ) -> None:
     queues, index = derived
+    log = ClassicCommitLog(log_files)
     settings = context.settings
     queues.load()
     queues.finish_recovery()
@@ -228,6 +233,10 @@ def _dispatch(
     progress.expect(2 * log.max_offset - done)
 
     def report() -> int:
+        low = min(dispatch.queue_cursor, dispatch.index_cursor)
+        for file in log_files:
+            if file.is_open and file.first_offset < low:
+                file.release(min(low, file.end_offset) - file.first_offset)
         now = dispatch.queue_cursor + dispatch.index_cursor
         progress.advance(now - done)
         return now

@@ -94,6 +94,7 @@ def range_digest(files: FileSystem, path: str, start: int = 0, end: int | None =
             after = min(position + CHUNK, stop)
             is_hole = position >= data_end
             digest.update(_ZEROS[: after - position] if is_hole else view[position:after])
+            file.release(position, after)
         return digest.hexdigest()
     finally:
         file.close()

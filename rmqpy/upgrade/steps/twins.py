@@ -99,6 +99,7 @@ def _make(node: NodeContext, stage: Stage, entry_file: EntryFile, pace: Pace) ->
                 content[start : start + len(edit.data)] = edit.data
             twin.write(piece.start, content)
             digest.update(content)
+            source.release(0, piece.start)
             pace.spend(piece.end - piece.start)
         twin.sync()
     finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +13,39 @@ import pytest
 
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files import mapping
 from rmqpy.store.files.atomic import read_with_backup, write_atomically
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
+
+
+def test_a_file_that_disappears_while_a_folder_is_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").write_text("x")
+    gone = tmp_path / "topics.json.tmp"
+    gone.write_text("x")
+    listed = os.scandir
+
+    class Listing(list[os.DirEntry[str]]):
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            gone.unlink()
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def renamed_meanwhile(path: str) -> Listing:
+        with listed(path) as entries:
+            return Listing(entries)
+
+    monkeypatch.setattr(os, "scandir", renamed_meanwhile)
+    files = OsFileSystem()
+    assert [each.name for each in files.list_entries(str(tmp_path))] == ["there"]
+    monkeypatch.setattr(os, "scandir", listed)
+    gone.symlink_to(tmp_path / "not-mounted")
+    with pytest.raises(FileNotFoundError, match=gone.name):
+        files.list_entries(str(tmp_path))
 
 
 def test_a_file_is_written_and_read(any_files: tuple[FileSystem, str]) -> None:
@@ -47,6 +78,51 @@ def test_a_file_is_written_and_read(any_files: tuple[FileSystem, str]) -> None:
     file.sync()
     assert files.size_of(path) == 10_000
     assert files.read_bytes(path)[:3] == b"Xbc"
+
+
+def test_released_bytes_are_still_there(any_files: tuple[FileSystem, str]) -> None:
+    files, root = any_files
+    file = files.open(f"{root}/file", size=100_000)
+    file.write(0, bytes(range(200)) * 500)
+    content = bytes(file.view)
+    for begin, end in ((0, 100_000), (5_000, 50_000), (1, 2), (7, 7), (99_000, 1 << 40)):
+        file.release(begin, end)
+        assert bytes(file.view) == content
+    file.writable[10] = 255
+    file.release(0, 100_000)
+    assert file.view[10] == 255
+    file.close()
+    file.release(0, 100_000)
+
+
+def test_what_is_released_ends_with_the_file() -> None:
+    view = memoryview(bytes(3 * mmap.PAGESIZE + 100))
+    assert mapping.whole_pages(view, 1, 1 << 40) == (mmap.PAGESIZE, 3 * mmap.PAGESIZE)
+    assert mapping.whole_pages(view, 0, 2 * mmap.PAGESIZE - 1) == (0, mmap.PAGESIZE)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("module", ["core", "python"])
+def test_released_pages_take_no_memory(tmp_path: Path, module: str) -> None:
+    path, size = tmp_path / "file", 1 << 20
+    path.write_bytes(b"x" * size)
+    chosen = mapping.map_file if module == "core" else mapping._map_in_python
+    release = mapping.release_pages if module == "core" else mapping._release_in_python
+    with path.open("rb") as file:
+        view = chosen(file.fileno(), size, writable=False, random=False)
+
+    def resident() -> int:
+        smaps = Path("/proc/self/smaps").read_text()
+        found = re.search(rf"{path}\n(?:.*\n)*?Rss:\s+(\d+) kB", smaps)
+        assert found is not None
+        return int(found[1]) << 10
+
+    assert bytes(view) == b"x" * size and resident() == size
+    release(view, 1, size // 2)
+    assert resident() <= size // 2 + mmap.PAGESIZE
+    release(view, 0, size)
+    assert resident() == 0
+    assert bytes(view) == b"x" * size
 
 
 def test_folders_are_listed_and_changed(any_files: tuple[FileSystem, str]) -> None:
