@@ -16,6 +16,7 @@ from harness.upgrade import GOLDEN_SIZES
 from rmqpy.audit.facts import log_facts
 from rmqpy.audit.facts.facts import LogFacts, Mode, RecordFacts, StoreFacts, TailKind
 from rmqpy.audit.facts.reader import read_facts
+from rmqpy.audit.facts.small_files import read_table
 from rmqpy.audit.scan.directory import LogFile, LogSegments
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.cli import main
@@ -51,6 +52,18 @@ def record(facts: RecordFacts | None) -> RecordFacts:
 
 def codes(facts: StoreFacts) -> list[FindingCode]:
     return [finding.code for finding in facts.findings]
+
+
+class _Renaming(OsFileSystem):
+    """A file system on which a table exists only until it is opened, as while Java replaces it."""
+
+    def exists(self, path: str) -> bool:
+        return path.endswith("topics.json") or super().exists(path)
+
+
+def test_a_table_that_is_being_replaced_is_read_from_its_backup(tmp_path: Path) -> None:
+    (tmp_path / "topics.json.bak").write_text('{"topicConfigTable":{}}')
+    assert read_table(_Renaming(), f"{tmp_path}/topics.json") == {"topicConfigTable": {}}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,13 @@ from typing import Any
 import pytest
 from why.conftest import LiveBroker, Ran
 
+from rmqpy.codec.units import (
+    INDEX_ENTRY,
+    INDEX_SLOT,
+    index_entry_position,
+    index_key_hash,
+    index_slot_position,
+)
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.why.message_id import IdKind, parse_message_id
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
@@ -73,6 +80,45 @@ def test_the_log_is_read_if_the_index_is_gone(copy_of: Callable[[str], Path]) ->
     assert "the parts of the log that no index file covers" in result.searched
     unread = find_message(source_of(store), wanted, scan=False)
     assert not unread.copies and "--no-scan" in unread.incomplete[0]
+
+
+def test_an_index_that_a_broker_has_added_to_leads_to_older_messages(
+    copy_of: Callable[[str], Path],
+) -> None:
+    """A broker writes entry and slot before the header; a slot may lead to a newer entry, or soon
+    does, than the header counted when it was read.
+    """
+    store = copy_of("A-classic-clean-v533")
+    early = source_of(store)
+    table = early._index[-1]
+    number, file = table.entry_end, table.file
+    message = early.message(table.entry(number - 1)[1])
+    assert message is not None
+    topic, key = message.topic, message.properties["UNIQ_KEY"]
+    assert early.with_key(topic, key, unique=True) == [(message, file)]
+    key_hash = index_key_hash(topic, key)
+    slot = index_slot_position(key_hash, table.slot_count)
+    data = bytearray((store / file).read_bytes())
+    (head,) = INDEX_SLOT.unpack_from(data, slot)
+    end = early.directory.logs[-1].end_offset
+    entry = (key_hash + table.slot_count, end, 0, head)
+    INDEX_ENTRY.pack_into(data, index_entry_position(number, table.slot_count), *entry)
+    INDEX_SLOT.pack_into(data, slot, number)
+    with (store / file).open("r+b") as written:
+        written.write(data)
+    for source in (early, source_of(store)):
+        assert source.with_key(topic, key, unique=True) == [(message, file)]
+
+
+def test_all_copies_are_found_without_the_table_of_topics(copy_of: Callable[[str], Path]) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    wanted = parse_message_id("bRK-0", NOW_MS)
+    before = find_message(source_of(store), wanted).copies
+    for name in ("topics.json", "topics.json.bak"):
+        (store / "config" / name).write_text("")
+    found = find_message(source_of(store), wanted)
+    assert [each.message for each in found.copies] == [each.message for each in before]
+    assert "every record of the log" in found.searched
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from rmqpy.codec.units import (
     IndexHeader,
     index_entry_position,
     index_file_size,
+    index_slot_position,
 )
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
@@ -90,6 +91,29 @@ class IndexTable:
         return INDEX_ENTRY.iter_unpack(self.view[first:end])
 
     def first_at(self, offset: int) -> int:
+    @property
+    def covered_end(self) -> int:
+        """The offset of the last entry: every key of the messages before it is in the file."""
+        return self.entry(self.entry_end - 1)[1]
+
+    def newest(self, key_hash: int) -> int:
+        """Return the number of the newest entry in the slot of a key hash, or 0, without those that
+        a broker has added since the header was read.
+        """
+        position = index_slot_position(key_hash, self.slot_count)
+        return self.counted(INDEX_SLOT.unpack_from(self.view, position)[0])
+
+    def counted(self, number: int) -> int:
+        """Follow the chain of a slot back from entry ``number`` to the newest one that the header
+        counted when it was read.
+        """
+        while self.entry_end <= number < self.room:
+            previous = self.entry(number)[3]
+            if previous >= number:
+                break
+            number = previous
+        return number
+
         """Return the number of the first entry of a message at or after ``offset``."""
         low, high = 1, self.entry_end
         while low < high:
@@ -187,8 +211,7 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
             continue
         last = table.entry_end - 1
         key_hash, *_ = table.entry(last)
-        position = layout.INDEX_HEADER_SIZE + key_hash % slots * layout.INDEX_SLOT_SIZE
-        if INDEX_SLOT.unpack_from(view, position)[0] != last:
+        if table.newest(key_hash) != last:
             continue
         slots_end = layout.INDEX_HEADER_SIZE + slots * layout.INDEX_SLOT_SIZE
         used = INDEX_SLOT.iter_unpack(view[layout.INDEX_HEADER_SIZE : slots_end])
@@ -293,7 +316,7 @@ class KeyCheck:
         heads = layout.INDEX_HEADER_SIZE
         stored = INDEX_SLOT.iter_unpack(table.view[heads : heads + 4 * slots])
         for slot, (head,) in enumerate(stored):
-            number = self._earlier_head(table, head) if self.running else head
+            number = table.counted(head) if self.running else head
             if number != newest[slot]:
                 offset = table.entry(newest[slot])[1] if newest[slot] else -1
                 yield self._find(
@@ -303,17 +326,6 @@ class KeyCheck:
                     f"slot {slot}: {number}",
                     f"{newest[slot]}",
                 )
-
-    def _earlier_head(self, table: IndexTable, number: int) -> int:
-        """Follow the chain back from ``number`` to the slot's newest entry at the time when the
-        header was read, and return that entry's number.
-        """
-        while table.entry_end <= number < table.room:
-            previous = table.entry(number)[3]
-            if previous >= number:
-                break
-            number = previous
-        return number
 
     def _find(
         self, code: FindingCode, table: IndexTable, offset: int, found: str, expected: str

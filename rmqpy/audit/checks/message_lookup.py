@@ -17,7 +17,7 @@ from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.queue_units import map_units, read_ends, unit_at
 from rmqpy.codec import layout
-from rmqpy.codec.units import INDEX_SLOT, index_key_hash, index_slot_position
+from rmqpy.codec.units import index_key_hash
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
@@ -48,7 +48,7 @@ def place_of(directory: StoreDirectory, offset: int) -> RecordPlace | None:
 
 def offsets_with_hash(table: IndexTable, key_hash: int) -> list[int]:
     """Return the physical offsets of the entries with a hash, newest first."""
-    (number,) = INDEX_SLOT.unpack_from(table.view, index_slot_position(key_hash, table.slot_count))
+    number = table.newest(key_hash)
     found = []
     for _ in range(CHAIN_MAX):
         if not 0 < number < table.entry_end:
@@ -72,7 +72,7 @@ def index_gaps(
     for table in tables:
         if table.header.begin_offset > begin:
             yield begin, table.header.begin_offset
-        begin = max(begin, table.header.end_offset)
+        begin = max(begin, table.covered_end)
     yield begin, directory.logs[-1].end_offset
 
 

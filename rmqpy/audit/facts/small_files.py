@@ -106,13 +106,24 @@ def read_table(files: FileSystem, path: str) -> object | None:
     readable.
     """
     for candidate in (path, path + BACKUP_SUFFIX):
-        raw = files.read_bytes(candidate) if files.exists(candidate) else b""
+        raw = _content(files, candidate)
         if raw:
             try:
                 return loads(raw)
             except (RmqError, ValueError):
                 continue
     return None
+
+
+def _content(files: FileSystem, path: str) -> bytes:
+    """Return the content of a file, or nothing if it does not exist.
+
+    Java 4.9 deletes a table before it renames the new one to its name.
+    """
+    try:
+        return files.read_bytes(path)
+    except FileNotFoundError:
+        return b""
 
 
 def existing_topics(files: FileSystem, config: str, queues: str) -> set[str] | None:
@@ -131,7 +142,7 @@ def existing_topics(files: FileSystem, config: str, queues: str) -> set[str] | N
 def _table(files: FileSystem, path: str, name: str) -> ConfigTable:
     reason = "missing"
     for source, candidate in (("file", path), ("backup", path + BACKUP_SUFFIX)):
-        raw = files.read_bytes(candidate) if files.exists(candidate) else b""
+        raw = _content(files, candidate)
         if not raw:
             reason = reason if source == "backup" else "missing or empty"
             continue
@@ -245,7 +256,7 @@ def _unreadable(raw: bytes, numbers: list[str], further: list[str]) -> str:
 
 def _pairs(files: FileSystem, path: str) -> dict[str, str]:
     for candidate in (path, path + BACKUP_SUFFIX):
-        raw = files.read_bytes(candidate) if files.exists(candidate) else b""
+        raw = _content(files, candidate)
         lines = raw.decode("utf-8", "replace").splitlines()
         pairs = dict(line.split("=", 1) for line in lines if "=" in line)
         if pairs:

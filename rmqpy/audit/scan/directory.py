@@ -274,9 +274,6 @@ class _Reader:
         found.sort(key=lambda file: file.first_offset)
         return LogSegments(name, framing, tuple(found), tuple(strays), tuple(empty))
 
-    def _file(self, path: str, first_offset: int = 0) -> LogFile:
-        return LogFile(path, first_offset, self.files.size_of(path), self.files.mtime_ms(path))
-
     def _ledgers(self) -> Iterator[LedgerFolder]:
         for name in self.files.list_dir(self.root):
             folder = f"{self.root}/{name}"
@@ -317,11 +314,11 @@ class _Reader:
                 yield from (*segments.files, *segments.empty)
 
     def _plain(self, folder: str, kind: type[int] | type[str]) -> Iterator[LogFile]:
-        for name in self.files.list_dir(folder):
+        for name, is_dir, size, mtime_ms in self.files.list_entries(folder):
             path = f"{folder}/{name}"
-            if kind is str and is_rocksdb(self.files, path):
+            if kind is str and is_dir and is_rocksdb(self.files, path):
                 continue  # A table of 5.x: the list of unread data names it.
-            if self.files.is_dir(path) or (kind is int and not name.isdigit()):
+            if is_dir or (kind is int and not name.isdigit()):
                 self.strays.append(path)
             else:
-                yield self._file(path)
+                yield LogFile(path, 0, size, mtime_ms)

@@ -47,7 +47,8 @@ def find_message(
     scan: bool = True,
 ) -> WhereResult:
     """Return the copies of a message, searched by offset, then in the key index (of the topics in
-    ``within``, else of all), then, with ``scan``, by reading the log.
+    ``within``, else of all), then, with ``scan``, by reading the log if none was found or the
+    topics are not known.
     """
     searched: list[str] = []
     incomplete: list[str] = []
@@ -75,14 +76,17 @@ def find_message(
         searched.append(f"the key index, for {count_text(len(topics), 'topic')}")
     if unique_ids and scan and not source.is_live:
         searched.append("the parts of the log that no index file covers")
-    if not found and scan:
+    knows_topics = bool(within) or source.topics() is not None
+    if found and knows_topics:
+        pass
+    elif scan:
         scanned = source.scan(wanted.text)
         if scanned is None:
             incomplete.append("the log without the key index: a broker answers no such request")
         else:
             searched.append("every record of the log")
-            found |= {each.physical_offset: (each, "") for each in scanned}
-    elif not found:
+            found = {each.physical_offset: (each, "") for each in scanned} | found
+    else:
         incomplete.append("the records of the log: not read because of --no-scan")
     offsets = source.consumer_offsets()
     if offsets is None and found:
