@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from rmqpy.audit.facts.facts import LogFacts, Mode, RecordFacts, StoreFacts, TailKind
+from rmqpy.model.text import count_text
 
 _TAILS = {
     TailKind.NONE: "nothing",
@@ -87,9 +88,14 @@ def _record(record: RecordFacts) -> str:
 def _derived_lines(facts: StoreFacts) -> Iterator[str]:
     topics = len({queue.topic for queue in facts.queues})
     messages = sum(queue.count for queue in facts.queues)
-    yield _line("consume queues", f"{len(facts.queues)} of {topics} topics, {messages} messages")
+    yield _line(
+        "consume queues",
+        f"{len(facts.queues)} of {count_text(topics, 'topic')}, {count_text(messages, 'message')}",
+    )
     entries = sum(index.entries for index in facts.index)
-    yield _line("key index", f"{len(facts.index)} files, {entries} entries")
+    yield _line(
+        "key index", f"{count_text(len(facts.index), 'file')}, {count_text(entries, 'entry')}"
+    )
     names = ", ".join(table.name.removesuffix(".json") for table in facts.tables)
     yield _line("tables", names or "none")
 

@@ -11,6 +11,7 @@ from rmqpy.audit.checks.engine import StoreAudit
 from rmqpy.audit.scan.findings import Finding
 from rmqpy.cli.errors import error_json
 from rmqpy.cli.terminal import show
+from rmqpy.model.text import count_text
 
 
 class Report:
@@ -83,7 +84,8 @@ def _summary_lines(audit: StoreAudit) -> Iterator[str]:
         text = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
         yield f"{tree['md5']}  {tree['valid_md5']}  {text}"
     verdict = "clean" if audit.is_clean else "damage was found"
-    yield f"{audit.records} records, {len(audit.queues)} queues: {verdict}"
+    queues = count_text(len(audit.queues), "queue")
+    yield f"{count_text(audit.records, 'record')}, {queues}: {verdict}"
 
 
 def _file_trees(audit: StoreAudit) -> Iterator[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE, add_format_option, add_log_options
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -76,7 +77,7 @@ def _record_store(options: argparse.Namespace, writer: RecordingWriter) -> int:
     count, left_out = record_store(options.store, writer, options.first, options.end)
     for why, number in sorted(left_out.items()):
         print(f"left out: {number} {why}")
-    print(f"recorded {count} messages")
+    print(f"recorded {count_text(count, 'message')}")
     if not count:
         raise RmqError("NOTHING RECORDED: found no message in this time, expected some")
     return EXIT_DONE

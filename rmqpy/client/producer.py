@@ -60,6 +60,7 @@ from rmqpy.model.errors import (
 )
 from rmqpy.model.flags import COMPRESSED, TRANSACTION_PREPARED
 from rmqpy.model.names import is_retry_topic
+from rmqpy.model.text import count_text
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.remoting.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqpy.remoting.request_template import (
@@ -622,7 +623,7 @@ def _send_error(
 ) -> RmqError:
     tried = ", ".join(dict.fromkeys(filter(None, brokers))) or "none"
     text = (
-        f"sending failed after {len(brokers)} attempts in {spent_ms} ms,"
+        f"sending failed after {count_text(len(brokers), 'attempt')} in {spent_ms} ms,"
         f" topic {encoded.topic}, brokers {tried}: {last or 'no time left'}"
     )
     if isinstance(last, RequestRejectedError):

@@ -13,6 +13,7 @@ from rmqpy.client.core.message import MessageExt
 from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.codec.layout import CRC_MASK
 from rmqpy.model.errors import RequestRejectedError, RmqError
+from rmqpy.model.text import count_text
 from rmqpy.remoting.bodies import MessageQueue
 
 PAGE = 32
@@ -156,7 +157,7 @@ class ReadComparison:
         if self.is_same:
             yield "every earlier message reads the same after the switch"
         else:
-            yield f"{len(self.differences)} differences"
+            yield count_text(len(self.differences), "difference")
 
 
 def compare(before: Reading, after: Reading, divided_offset: int) -> ReadComparison:

@@ -26,6 +26,7 @@ from rmqpy.demo.comparison import Reading, compare, read_all_topics
 from rmqpy.demo.store_copy import copy_store, detected_sizes, queues_on_disk
 from rmqpy.demo.workload import LOAD_TOPIC, SendWorkload
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 from rmqpy.net.loop import run
 from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_switch
@@ -131,7 +132,7 @@ class _Walkthrough:
             print(line)
         print(
             f"{len(load.acknowledged):,} messages of the producer acknowledged,"
-            f" {load.attempts_failed} attempts refused meanwhile, {len(lost)} lost"
+            f" {count_text(load.attempts_failed, 'attempt')} refused meanwhile, {len(lost)} lost"
         )
         self._print_folder()
         return same.is_same and equal and back and not lost
@@ -161,7 +162,10 @@ class _Walkthrough:
         context = self.cluster.context()
         found = await asyncio.to_thread(run_checks, context.group)
         bad = [each for each in found if not each.is_note]
-        self._say(f"rmqpy upgrade check: {len(bad)} findings, {len(found) - len(bad)} notes")
+        self._say(
+            f"rmqpy upgrade check: {count_text(len(bad), 'finding')},"
+            f" {count_text(len(found) - len(bad), 'note')}"
+        )
         for each in bad[:4]:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
         manifest = context.group.survey("n0").manifest
@@ -171,7 +175,10 @@ class _Walkthrough:
         left = [each for each in again if not each.is_note]
         for each in left:
             print(f"           [{each.check}] {each.replica}: {each.text}"[:150])
-        self._say(f"rmqpy upgrade plan, apply: {count} operations, {len(left)} findings left")
+        self._say(
+            f"rmqpy upgrade plan, apply: {count_text(count, 'operation')},"
+            f" {count_text(len(left), 'finding')} left"
+        )
         return manifest
 
     async def _switch(self, load: SendWorkload) -> None:
@@ -216,7 +223,7 @@ class _Walkthrough:
         cluster = self.cluster
         context = cluster.context(self.version_2)
         count = await cluster.carry_out(context, plan_leaving, "left")
-        self._say(f"rmqpy upgrade leave: {count} operations, a classic log again")
+        self._say(f"rmqpy upgrade leave: {count_text(count, 'operation')}, a classic log again")
         equal = await self._certify(manifest, "after the way back")
         await cluster.start("n0", "n1")
         await cluster.master_is_known()

@@ -1,4 +1,4 @@
-"""Byte counts and durations in a readable form."""
+"""Counts, sizes, and durations in a readable form."""
 
 from __future__ import annotations
 
@@ -18,3 +18,17 @@ def format_duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def count_text(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: ``1 file``, ``3 files``, ``2 entries``.
+
+    ``many`` is the form for several where that of ``one`` does not follow from its end, as in
+    ``count_text(n, "message is", "messages are")``.
+    """
+    if count == 1:
+        return f"1 {one}"
+    if not many:
+        ends_in_ies = one[-1] == "y" and one[-2] not in "aeiou"
+        many = f"{one[:-1]}ies" if ends_in_ies else f"{one}s"
+    return f"{count} {many}"

@@ -26,6 +26,8 @@ from typing import Final, TextIO
 
 from attrs import define, field
 
+from rmqpy.model.text import count_text
+
 LINES_MAX: Final = 100
 PERIOD_S: Final = 60
 CHARACTERS_MAX: Final = 16_384
@@ -69,7 +71,7 @@ class LineLimit:
         elif not left_out and place.lines < LINES_MAX:
             return True
         if left_out:
-            text += f" ({left_out} more lines like this one were not written before)"
+            text += f" ({count_text(left_out, 'more line')} like this one not written before)"
         if place.lines == LINES_MAX:
             text += f" (more lines like this one are only counted, for up to {PERIOD_S} s)"
         record.msg, record.args = text, ()

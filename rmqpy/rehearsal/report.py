@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define
 
-from rmqpy.model.text import format_bytes
+from rmqpy.model.text import count_text, format_bytes
 from rmqpy.rehearsal.machine import Machine
 from rmqpy.rehearsal.rehearsed_group import RehearsedGroup
 from rmqpy.rehearsal.walk import WalkResult
@@ -111,7 +111,7 @@ def _walk_lines(walked: WalkResult) -> Iterator[str]:
     yield "forecast, for machines like this one: no send is acknowledged for"
     yield from (f"{seconds:7.1f} s  {cause}" for cause, seconds in walked.pauses.items())
     yield from (f"verify, {verdict}" for verdict in walked.verdicts)
-    yield f"{walked.acknowledged} messages acknowledged meanwhile, {walked.lost} lost"
+    yield f"{count_text(walked.acknowledged, 'message')} acknowledged meanwhile, {walked.lost} lost"
 
 
 def _members(facts: RehearsedGroup) -> Iterator[MemberSpec]:

@@ -23,6 +23,7 @@ from attrs import define, field
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.text import count_text
 
 STORED: Final = frozenset(
     {
@@ -90,7 +91,7 @@ class TrafficComparison:
     def verdict(self) -> str:
         compared = f"{self.answers} answers and {self.messages} received messages compared"
         if self.differences:
-            return f"DIFFERENT: {compared}, {self.differences.total()} differences"
+            return f"DIFFERENT: {compared}, {count_text(self.differences.total(), 'difference')}"
         return f"EQUAL: {compared}" if self.answers + self.messages else "NOTHING COMPARED"
 
     @property

@@ -18,7 +18,6 @@ __all__ = [
     "Answer",
     "Cause",
     "Certainty",
-    "count_text",
     "duration_text",
     "possible",
     "proven",
@@ -134,8 +133,3 @@ def duration_text(duration_ms: int) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
-
-
-def count_text(count: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 file" or "3 files"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

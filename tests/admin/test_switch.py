@@ -87,7 +87,7 @@ def test_a_running_group_switches(
     assert switch(loaded) == 1
     assert "give --peers" in capsys.readouterr().out
     assert switch(loaded, "--peers", f"n0-127.0.0.1:{ports[0]}") == 1
-    assert "found 1 members, expected one for each" in capsys.readouterr().out
+    assert "found 1 member, expected one for each" in capsys.readouterr().out
     assert switch(loaded, "--peers", peers(ports).replace("127.0.0.1", "192.0.2.1")) == 2
     assert "is no address of this host" in capsys.readouterr().out
     assert switch(loaded, "--peers", peers(ports)) == 0

@@ -572,7 +572,7 @@ def test_an_uncommitted_entry_is_no_damage(
         assert certificate.verdict == EQUAL
         (comparison,) = certificate.comparisons
         assert comparison.same == 560
-        assert "1 messages of n0 that are not known to be committed" in text_of(certificate)
+        assert "1 message of n0 not known to be committed" in text_of(certificate)
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def remove_units(folder: Path, queue_offsets: tuple[int, ...]) -> None:
 def test_queues_and_tables_are_counted_and_the_store_is_not_changed(store: Path) -> None:
     before = tree_of(store)
     texts = {each.path.rpartition("/")[2]: each.found for each in facts_of(store).unread}
-    assert texts["consumequeue"].endswith(f"{SENT} messages in 1 queues")
+    assert texts["consumequeue"].endswith(f"{SENT} messages in 1 queue")
     assert texts["topics"].endswith("13 entries")
     assert texts["subscriptionGroups"].endswith("8 entries")
     assert not damage_of(store)
@@ -69,7 +69,7 @@ def test_units_that_lead_to_no_message_are_found(store: Path) -> None:
         log.seek(259)  # the second record
         log.write(b"\0\0\0\1")
     (text,) = damage_of(store)
-    assert text.startswith("1 units in RocksDB that lead to no message or leave a gap")
+    assert text.startswith("1 unit in RocksDB without a message or after a gap")
     assert "Rocks queue 0, queue offset 1, physical offset 259" in text
 
 

@@ -146,7 +146,7 @@ def test_a_broker_without_a_leader_is_tried_again_until_the_time_out(
         return RemotingCommand.response_to(request, 14, "an election")
 
     world.answers[A0] = world.answers[B0] = elected
-    with pytest.raises(RequestRejectedError, match=r"\[14\] .*after 1 attempts"):
+    with pytest.raises(RequestRejectedError, match=r"\[14\] .*after 1 attempt"):
         run(send(world, settings=evolve(DEFAULTS, retries=0)))
     world.received.clear()
     assert run(send(world)).status is SendStatus.SEND_OK
@@ -214,7 +214,7 @@ def test_attempts_share_the_time_out(world: ClientWorld, run: Run) -> None:
 
 def test_a_missing_answer_uses_up_the_time_out(world: ClientWorld, run: Run) -> None:
     world.answers[A0] = world.answers[B0] = lambda request: None
-    with pytest.raises(NetworkError, match=r"after 1 attempts in 3000 ms, .*did not answer"):
+    with pytest.raises(NetworkError, match=r"after 1 attempt in 3000 ms, .*did not answer"):
         run(send(world))
 
 
@@ -260,7 +260,7 @@ def test_an_earlier_warning_is_returned_instead_of_a_later_error(
 def test_a_send_to_a_chosen_queue_is_not_retried(world: ClientWorld, run: Run) -> None:
     world.answer(A0, 1)
     queue = MessageQueue("T", "a", 1)
-    with pytest.raises(RequestRejectedError, match="after 1 attempts"):
+    with pytest.raises(RequestRejectedError, match="after 1 attempt"):
         run(with_producer(world, lambda producer: producer.send(HELLO, queue)))
     assert world.requests(SEND)[0].command.ext_fields["e"] == "1"
 

@@ -33,7 +33,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 STORES = {"java": "A-classic-clean-v497", "java-5.3.3": "A-classic-clean-v533"}
-RETRIED = {"java": "it is in %DLQ%CID_retry", "java-5.3.3": "sent it back 1 times"}
+RETRIED = {"java": "it is in %DLQ%CID_retry", "java-5.3.3": "sent it back 1 time"}
 """What became of the message aRK-0 of each store."""
 
 

@@ -84,7 +84,7 @@ def test_lines_that_were_not_written_are_counted() -> None:
     assert written() is None
     times[0] = PERIOD_S
     left_out = 251 - LINES_MAX
-    assert written() == f"from peer ({left_out} more lines like this one were not written before)"
+    assert written() == f"from peer ({left_out} more lines like this one not written before)"
     assert written() == "from peer"
 
 

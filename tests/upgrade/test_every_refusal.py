@@ -16,7 +16,7 @@ WAY_ON: Final = {
     "found {}, expected equal classic logs": "test_a_group_before_the_switch",
     "no replica contains all others": "test_a_group_before_the_switch",
     "the broker.conf given for {} has storePathRootDir": "test_a_group_before_the_switch",
-    "{} messages of {} would be given up": "test_a_group_before_the_switch",
+    "{} of {} would be given up": "test_a_group_before_the_switch",
     "{}: {}{}": "test_a_group_before_the_switch",  # The findings of checks and their remedies.
     "{}: its last stop was not clean": "test_a_group_before_the_switch",
     "{} is the reference, and its log is damaged": "test_a_group_before_the_switch",
@@ -29,6 +29,7 @@ WAY_ON: Final = {
     "the signature does not match": "test_a_plan_that_is_not_signed_as_it_should_be",
     "the directory has changed since the plan": "test_a_plan_of_an_earlier_state",
     "found plan {} {} in {}, expected no half-done plan": "test_a_plan_that_was_interrupted",
+    "found a plan that is half done on {}, expected none": "test_a_plan_that_was_interrupted",
     "found {}, expected a DLedger log with entries": (
         "test_a_group_without_entries_that_is_to_leave"
     ),
@@ -71,7 +72,7 @@ ELSEWHERE: Final = {
         "test_given_up.py::test_a_cut_that_no_member_has_is_refused"
     ),
     "found --reference {}, expected none": "test_leave_group.py::test_a_reference_is_not_chosen",
-    "the controller at {}: found {} with {} replicas": (
+    "the controller at {}: found {} with {}, expected": (
         "test_controller.py::test_a_controller_that_knows_the_group_is_refused"
     ),
     "entry {} has the same term on {} and {}": (

@@ -28,6 +28,7 @@ from rmqpy.admin.command import BROKERS, Command, CommandContext, UsageError, gr
 from rmqpy.admin.output import Column, CommandResult, OutputTable
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError, RmqError
+from rmqpy.model.text import count_text
 from rmqpy.remoting.fastjson import loads
 from rmqpy.remoting.headers import FenceRequestHeader
 
@@ -214,7 +215,7 @@ def _differences(members: Sequence[MemberFence]) -> list[str]:
         elif member.waiting or member.end != member.confirmed:
             reasons.append(
                 f"{member.address} has {member.end - member.confirmed} bytes and"
-                f" {member.waiting} messages that are not confirmed"
+                f" {count_text(member.waiting, 'message')} without confirmation"
             )
     peers = [member for member in members if member.is_member] or members
     if len({member.end for member in peers}) > 1:

@@ -25,6 +25,7 @@ from rmqpy.config.keys import parse_dledger_peers
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.text import count_text
 from rmqpy.remoting.fastjson import dumps, loads
 
 
@@ -115,7 +116,8 @@ def plan_of(name: str, brokers: Mapping[int, str], peers: str) -> SwitchPlan:
         found = ", ".join(f"{address} (brokerId {each})" for each, address in brokers.items())
         numbers = ", ".join(str(each - 1) for each in slaves) or "none"
         raise UsageError(
-            f"--peers {peers}: found {len(members)} members, expected one for each registered"
+            f"--peers {peers}: found {count_text(len(members), 'member')}, expected one for each"
+            " registered"
             f" broker: {found}; a slave becomes the member whose number is its brokerId - 1 (here"
             f" {numbers}), and the master the remaining one"
         )

@@ -42,6 +42,7 @@ from rmqpy.codec.units import (
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from rmqpy.model.text import count_text
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = ["IndexTable", "KeyCheck", "KeyHole", "WalkTable", "open_index"]
@@ -271,7 +272,10 @@ class KeyCheck:
         self.missing = self.totals[0]
         if self.missing:
             self.uncovered[self.low, self.high] = self.low, self.high, self.missing
-            code, found = FindingCode.KEYS_NOT_INDEXED, f"no entries for {self.missing} keys"
+            code, found = (
+                FindingCode.KEYS_NOT_INDEXED,
+                f"no entries for {count_text(self.missing, 'key')}",
+            )
             yield [Finding(code=code, file="index", offset=self.low, found=found)]
 
     def _header(self, table: IndexTable, used_slots: int) -> Iterator[Finding]:
@@ -354,7 +358,7 @@ class KeyCheck:
                 code=FindingCode.KEYS_NOT_INDEXED,
                 file=self.tables[0].file.rpartition("/")[0],
                 offset=first,
-                found=f"{count} messages with keys up to offset {last}",
+                found=f"{count_text(count, 'message')} with keys up to offset {last}",
             )
             for first, last, count in self.uncovered.values()
         ]
@@ -422,7 +426,7 @@ class KeyCheck:
                     queue_id=scan.queue_id[row],
                     queue_offset=scan.queue_offset[row],
                     field="key hash",
-                    found=f"{found} entries",
+                    found=count_text(found, "entry"),
                     expected=f"{count} of {key_hash}",
                 )
 

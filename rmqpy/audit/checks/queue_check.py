@@ -23,6 +23,7 @@ from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally.kernel import QueueTally, UnitRow
 from rmqpy.model.errors import StoreError
+from rmqpy.model.text import count_text
 from rmqpy.store.unread.rocksdb_reader import can_read_rocksdb, read_rocks_units
 
 __all__ = ["MULTI_DISPATCH_PREFIX", "QueueCheck"]
@@ -78,7 +79,7 @@ class QueueCheck:
                 queue_id=key[1],
                 queue_offset=tally.first_queue_offset,
                 found="no file for the queue",
-                expected=f"units of {tally.count} messages",
+                expected=f"units of {count_text(tally.count, 'message')}",
             )
 
     def _batch_queue(self, topic: str, queue_id: int, tally: QueueTally) -> Iterator[Finding]:
@@ -171,6 +172,6 @@ def _fewer(
             file=file,
             topic=topic,
             queue_id=queue_id,
-            found=f"{count} units",
-            expected=f"units of {tally.count} records",
+            found=count_text(count, "unit"),
+            expected=f"units of {count_text(tally.count, 'record')}",
         )

@@ -14,6 +14,7 @@ from attrs import evolve
 from rmqpy.audit.facts.unread_damage import Damage
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.text import count_text
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.data import UnreadData, UnreadKind
 from rmqpy.store.unread.raw_log import RawLog
@@ -75,10 +76,12 @@ def _queues(
     texts = []
     if wrong:
         texts.append(
-            f"{wrong} units in RocksDB that lead to no message or leave a gap, the first one:"
+            f"{count_text(wrong, 'unit')} in RocksDB without a message or after a gap, the first"
+            " one:"
             f" {first_wrong}"
         )
-    found = f"{unread.found}: {counts.total()} messages in {len(ends)} queues"
+    content = f"{count_text(counts.total(), 'message')} in {count_text(len(ends), 'queue')}"
+    found = f"{unread.found}: {content}"
     return evolve(unread, found=found, messages=tuple(sorted(counts.items()))), texts
 
 
@@ -92,4 +95,4 @@ def _table(unread: UnreadData) -> tuple[UnreadData, list[str]]:
             json.loads(value)
         except ValueError:
             wrong.append(f"the entry {key[:60]!r} is no JSON: {value[:60]!r}")
-    return evolve(unread, found=f"{unread.found}: {count} entries"), wrong
+    return evolve(unread, found=f"{unread.found}: {count_text(count, 'entry')}"), wrong

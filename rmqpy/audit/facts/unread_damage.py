@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from rmqpy.audit.facts.controller_files import read_controller_facts
 from rmqpy.codec.units import BATCH_UNIT, BATCH_UNIT_SIZE
 from rmqpy.model.files import FileSystem
+from rmqpy.model.text import count_text
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.data import UnreadData, UnreadKind
 from rmqpy.store.unread.pop import REVIVE_TOPIC_PREFIX
@@ -47,8 +48,12 @@ def find_unread_damage(
             reader = TimerReader(RawLog(files, paths), REVIVE_TOPIC_PREFIX)
             broken = list(reader.broken_slots())
             if broken:
-                text = f"{len(broken)} slots whose units in the timer log are not those that they"
-                yield each.path, f"{text} count, or lead to no message, the first one {broken[0]}"
+                text = count_text(len(broken), "slot")
+                yield (
+                    each.path,
+                    f"{text} with other units in the timer log than counted, or with units that"
+                    f" lead to no message, the first one {broken[0]}",
+                )
         elif each.kind is UnreadKind.BATCH_QUEUES:
             log = RawLog(files, paths)
             for folder in _queue_folders(files, each.path):
@@ -85,7 +90,11 @@ def _batch_queue(
             first_wrong = first_wrong or f"queue offset {base}, physical offset {offset}"
         expected = base + max(count, 1)
     if wrong:
-        yield folder, f"{wrong} units that lead to no message, the first one for {first_wrong}"
+        yield (
+            folder,
+            f"{count_text(wrong, 'unit that leads', 'units that lead')} to no message, the first"
+            f" one for {first_wrong}",
+        )
 
 
 def batch_units(files: FileSystem, folder: str) -> Iterator[tuple[int, int, int, int]]:

@@ -26,6 +26,7 @@ from typing import Final
 from attrs import define, field
 
 from rmqpy.audit.scan.findings import Severity
+from rmqpy.model.text import count_text
 
 __all__ = [
     "BlockTable",
@@ -200,7 +201,11 @@ def _files(axis: _OffsetAxis, files: Sequence[FileOnMap]) -> Iterator[MapShape]:
     """Yield the empty rest of files, then their content."""
     for together in _merged(axis, files):
         first, last = together[0], together[-1]
-        name = first.name if first is last else f"{len(together)} files, {first.name} and later"
+        name = (
+            first.name
+            if first is last
+            else f"{count_text(len(together), 'file')}, {first.name} and later"
+        )
         if last.file_end > last.end:
             rest = f"{last.name}: not written yet, up to {last.file_end:,}"
             yield axis.shape("rest", last.end, last.file_end, rest)

@@ -9,6 +9,7 @@ from rmqpy.audit.facts.proof_age import age_sentences
 from rmqpy.audit.replicas.certificate import Certificate, Comparison, Subject
 from rmqpy.audit.replicas.message_comparison import DifferenceGroup
 from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.model.text import count_text
 
 __all__ = ["certificate_lines", "comparison_sentences"]
 
@@ -49,8 +50,9 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
     """Yield the lines of a report. The last one is the verdict."""
     for each in certificate.subjects:
         yield (
-            f"{each.name}: {each.messages} messages, {_by_queue(each)}, {each.by_id} by id,"
-            f" {each.keys_found} of {each.keys} keys"
+            f"{each.name}: {count_text(each.messages, 'message')}, {_by_queue(each)}, {each.by_id}"
+            " by id,"
+            f" {each.keys_found} of {count_text(each.keys, 'key')}"
         )
         yield from (f"  {sentence}" for sentence in _subject_sentences(each))
         yield from (f"  {text}" for text in age_sentences(each.age, certificate.made_ms))
@@ -82,7 +84,7 @@ def _subject_sentences(subject: Subject) -> Iterator[str]:
         yield f"{name}, {_times(count)}: {code.text}{_place(first) if first else ''}"
     if subject.key_holes:
         count = sum(hole[2] for hole in subject.key_holes)
-        yield f"{_messages(count)} with keys in no index file"
+        yield f"{count_text(count, 'message')} with keys in no index file"
     for each in subject.impossible_offsets:
         yield f"{each.table}: {each.text}"
 
@@ -105,16 +107,20 @@ def comparison_sentences(compared: Comparison) -> Iterator[str]:
         yield _sentence(name, topic, groups, compared)
     excess = compared.more + compared.expired_in_reference
     if excess and not compared.may_have_more:
-        yield f"{compared.other} has {_messages(excess)} that {compared.reference} lacks"
+        surplus = count_text(excess, "message")
+        yield f"{compared.other} has {surplus} that {compared.reference} lacks"
     if compared.expired:
-        yield f"{_messages(compared.expired)} of {compared.reference} expired in {compared.other}"
+        expired = count_text(compared.expired, "message")
+        yield f"{expired} of {compared.reference} expired in {compared.other}"
     if compared.expired_in_reference:
-        expired = _messages(compared.expired_in_reference)
+        expired = count_text(compared.expired_in_reference, "message")
         yield f"{expired} of {compared.other} expired in {compared.reference}"
     for first, last, count in compared.key_holes:
+        place = f"from offset {first} to {last}"
+        found = count_text(count, f"message {place} is", f"messages {place} are")
         yield (
-            f"{_messages(count)} from offset {first} to {last} are found by their keys in only one"
-            " store: rmqpy pipeline rebuild builds the index"
+            f"{found} found by their keys in only one store: rmqpy pipeline rebuild builds the"
+            " index"
         )
     for each in compared.table_differences:
         yield f"{each.table}: {each.text}{' (harmless)' if each.harmless else ''}"
@@ -127,16 +133,19 @@ def _sentence(name: str, topic: str, groups: list[DifferenceGroup], compared: Co
     values = f"{_short(first.reference)} in {compared.reference}"
     values += f", {_short(first.other) or 'nothing'} in {compared.other}"
     if name == "missing":
-        return f"{_messages(count)} missing in {compared.other}: {where}; first {values}"
+        return (
+            f"{count_text(count, 'message')} missing in {compared.other}: {where}; first {values}"
+        )
     if name == "unreachable":
-        return f"{_messages(count)} not reachable in {compared.reference}: {where}"
+        return f"{count_text(count, 'message')} not reachable in {compared.reference}: {where}"
     if name == "message":
         return (
             f"another message in {compared.other} than in {compared.reference}: {where}; {values}"
         )
     if name == "bucket":
         return f"not compared message by message: {where}; {values}"
-    return f"{JAVA_NAMES.get(name, name)} differs in {_messages(count)}: {where}; first {values}"
+    differs = f"{JAVA_NAMES.get(name, name)} differs in {count_text(count, 'message')}"
+    return f"{differs}: {where}; first {values}"
 
 
 def _queues(groups: Iterable[DifferenceGroup]) -> str:
@@ -147,16 +156,12 @@ def _queues(groups: Iterable[DifferenceGroup]) -> str:
             text += f" offset {group.first}"
             text += f" to {group.last}" if group.last != group.first else ""
         texts.append(text)
-    rest = f" and {len(texts) - PLACES_MAX} more queues" if texts[PLACES_MAX:] else ""
+    rest = f" and {count_text(len(texts) - PLACES_MAX, 'more queue')}" if texts[PLACES_MAX:] else ""
     return ", ".join(texts[:PLACES_MAX]) + rest
 
 
 def _short(text: str) -> str:
     return text if len(text) <= VALUE_MAX else f"{text[:VALUE_MAX]}..."
-
-
-def _messages(count: int) -> str:
-    return f"{count} message{'' if count == 1 else 's'}"
 
 
 def _times(count: int) -> str:

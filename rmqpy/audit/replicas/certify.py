@@ -20,6 +20,7 @@ from rmqpy.audit.replicas.table_comparison import (
     queue_ends,
     unjudged_tables,
 )
+from rmqpy.model.text import count_text
 
 __all__ = ["certify"]
 
@@ -75,7 +76,7 @@ def _not_examined(manifests: Sequence[Manifest]) -> Iterator[str]:
     for each in manifests:
         if each.uncommitted:
             count = len(each.uncommitted)
-            yield f"{count} messages of {each.name} that are not known to be committed"
+            yield f"{count_text(count, 'message')} of {each.name} not known to be committed"
     yield from _data_of_5x(manifests)
 
 

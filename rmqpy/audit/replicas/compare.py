@@ -41,6 +41,7 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.model.files import FileSystem
+from rmqpy.model.text import count_text
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
@@ -302,7 +303,11 @@ def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Diff
 def _end(log: LogDigest, common: int) -> str:
     more = sum(_frames_from(file, common) for file in log.files if file.end > common)
     text = f"ends at {log.end}"
-    return f"{text}, {more} messages or more after that" if log.end > common and more else text
+    return (
+        f"{text}, {count_text(more, 'message')} or more after that"
+        if log.end > common and more
+        else text
+    )
 
 
 def _frames_from(file: LogFileDigest, offset: int) -> int:

@@ -24,6 +24,7 @@ from attrs import define, evolve, field, fields
 from rmqpy.audit.facts.log_reader import MessageValue, QueueMessages
 from rmqpy.audit.replicas.manifest import NOT_MAPPED, Bucket, Manifest, QueueDigest
 from rmqpy.codec.tally.kernel import BUCKET_SHIFT, classic_offset
+from rmqpy.model.text import count_text
 
 __all__ = [
     "DifferenceGroup",
@@ -190,7 +191,7 @@ class MessageComparison:
         if other < count:
             self.counts.missing += count - other
         self.counts.undecided += min(count, other)
-        self._add(queue, -1, "bucket", f"{count} messages", f"{other} messages")
+        self._add(queue, -1, "bucket", count_text(count, "message"), count_text(other, "message"))
 
     def _pairs(
         self, queue: QueueDigest, first: int, end: int
@@ -233,7 +234,9 @@ class MessageComparison:
         mine = bucket[1:] if is_complete else one.sums(*span) if one is not None else None
         if mine is None or two is None:
             self.counts.undecided += end - first
-            self._add(queue, first, "bucket", f"{end - first} messages", "files not available")
+            self._add(
+                queue, first, "bucket", count_text(end - first, "message"), "files not available"
+            )
             return
         theirs = two.sums(*span)
         if theirs[:2] == mine[:2]:
@@ -243,7 +246,7 @@ class MessageComparison:
         elif theirs[0] < mine[0]:
             self.counts.missing += mine[0] - theirs[0]
             self.counts.undecided += theirs[0]
-            values = f"{mine[0]} messages", f"{theirs[0]} messages"
+            values = count_text(mine[0], "message"), count_text(theirs[0], "message")
             self._add(queue, first, "missing", *values, messages=mine[0] - theirs[0])
         else:
             self.counts.undecided += mine[0]
@@ -259,7 +262,7 @@ class MessageComparison:
                 self._sum(queue, bucket, first, common)
             if end > common:
                 self.counts.missing += end - common
-                text = f"{end - common} messages"
+                text = count_text(end - common, "message")
                 self._add(queue, common, "missing", text, "nothing", messages=end - common)
             return
         for queue_offset, mine, theirs in pairs:

@@ -24,6 +24,7 @@ from rmqpy.audit.replicas.compare import (
 )
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import Verdict
+from rmqpy.model.text import count_text
 
 __all__ = ["LocalReplicaStore", "Pair", "certify_replicas", "changed_subjects", "compare_pairs"]
 
@@ -94,8 +95,8 @@ def changed_subjects(certificate: Certificate, manifests: Mapping[str, Manifest]
         manifest = manifests.get(subject.name)
         if manifest is None or manifest.content_digest(certificate.format) == subject.digest:
             continue
-        then = f"{subject.messages} messages from {subject.begin} to {subject.end}"
-        now = f"{manifest.messages} messages from {manifest.begin} to {manifest.end}"
+        then = f"{count_text(subject.messages, 'message')} from {subject.begin} to {subject.end}"
+        now = f"{count_text(manifest.messages, 'message')} from {manifest.begin} to {manifest.end}"
         changed[subject.name] = f"certified: {then}; now: {now}"
         if then == now:
             changed[subject.name] += ", with different content or different queues"

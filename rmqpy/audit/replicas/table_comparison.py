@@ -49,6 +49,7 @@ from rmqpy.audit.facts.table_content import (
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, Containment, Verdict, Word
 from rmqpy.model.names import INITIAL_GROUPS, SCHEDULE_TOPIC
+from rmqpy.model.text import count_text
 
 __all__ = [
     "TableDifference",
@@ -149,7 +150,9 @@ def impossible_offsets(manifest: Manifest, ends: Ends) -> Iterator[TableDifferen
         if not 0 <= offset <= end:
             wrong.setdefault(table, []).append(f"{key} is {offset}, the queue ends at {end}")
     for table, texts in wrong.items():
-        text = f"{manifest.name} has {_count(texts, 'impossible offset')}: {_listed(texts)}"
+        text = (
+            f"{manifest.name} has {count_text(len(texts), 'impossible offset')}: {_listed(texts)}"
+        )
         yield TableDifference(table=table, text=text)
 
 
@@ -259,8 +262,8 @@ def _behind(table: str, ahead: Manifest, behind: Manifest) -> Iterator[TableDiff
     if not texts:
         return
     text = (
-        f"{behind.name} is behind {ahead.name} by {_number(messages, 'message')} in"
-        f" {_count(texts, 'offset')}: {_listed(texts)}"
+        f"{behind.name} is behind {ahead.name} by {count_text(messages, 'message')} in"
+        f" {count_text(len(texts), 'offset')}: {_listed(texts)}"
     )
     if table not in {each.name for each in behind.tables if each.source != "nothing"}:
         yield TableDifference(table=table, text=f"{text}; {behind.name} does not have this table")
@@ -290,12 +293,14 @@ def _since(
         if largest[key] < min(offset, ends.get(_place(table, key), offset))
     ]
     if gone:
-        count = _count(gone, "offset")
+        count = count_text(len(gone), "offset")
         text = f"{count} of {later.name} went back since {earlier.name}: {_listed(gone)}"
         yield TableDifference(table=table, text=text)
     advanced = [key for key, (offset, _) in now.items() if offset > was.get(key, (0, 0))[0]]
     if advanced:
-        text = f"{_count(advanced, 'offset')} of {later.name} advanced since {earlier.name}"
+        text = (
+            f"{count_text(len(advanced), 'offset')} of {later.name} advanced since {earlier.name}"
+        )
         yield TableDifference(table=table, text=text, harmless=True)
 
 
@@ -338,11 +343,3 @@ def _before(time_ms: int, manifest: Manifest) -> str:
 def _listed(texts: Sequence[str]) -> str:
     rest = f" and {len(texts) - NAMES_MAX} more" if len(texts) > NAMES_MAX else ""
     return ", ".join(texts[:NAMES_MAX]) + rest
-
-
-def _count(texts: Sequence[object], noun: str) -> str:
-    return _number(len(texts), noun)
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -22,6 +22,8 @@ from typing import Any, Final
 
 from attrs import define
 
+from rmqpy.model.text import count_text
+
 __all__ = ["DIFFERENT", "EQUAL", "NOTHING_COMPARED", "Containment", "Verdict", "Word"]
 
 NEWER_TABLES: Final = " newer entries in its tables"
@@ -98,7 +100,7 @@ class Verdict:
         parts = []
         for (inner, more), outers in groups.items():
             text = f"{inner} in {', '.join(outers)}, which {'have' if outers[1:] else 'has'}"
-            text += f" {more} message{'' if more == 1 else 's'} more" if more else NEWER_TABLES
+            text += f" {count_text(more, 'message')} more" if more else NEWER_TABLES
             parts.append(text)
         return f"{word}: {'; '.join(parts)}"
 

@@ -10,6 +10,7 @@ from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options, positive
 from rmqpy.cli.pipeline.engine import print_skipped, store_roots
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -114,7 +115,10 @@ def _append(options: argparse.Namespace) -> int:
             " bodies that had to be masked",
             file=sys.stderr,
         )
-    print(f"appended {append.rows} messages in {append.commits} commits up to offset {append.end}")
+    print(
+        f"appended {count_text(append.rows, 'message')} in {count_text(append.commits, 'commit')}"
+        f" up to offset {append.end}"
+    )
     return EXIT_NO if append.skipped else EXIT_DONE
 
 

@@ -26,6 +26,7 @@ from rmqpy.cli.pipeline.engine import (
     takes_spark,
 )
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -119,7 +120,7 @@ def _export(options: argparse.Namespace) -> int:
         export = Export(plan, run)
         export.run()
     print_skipped(export.skipped)
-    print(f"{export.rows} messages in {len(export.files)} files")
+    print(f"{count_text(export.rows, 'message')} in {count_text(len(export.files), 'file')}")
     return EXIT_NO if export.skipped else EXIT_DONE
 
 

@@ -21,6 +21,7 @@ from rmqpy.cli.parsing import (
 from rmqpy.cli.pipeline.engine import engine_option, log_bytes, spark_of, spark_options, takes_spark
 from rmqpy.cli.upgrade.base.contexts import locked
 from rmqpy.cli.upgrade.base.replicas import local_replicas, now_ms
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.audit.facts.facts import StoreFacts
@@ -158,8 +159,9 @@ def _facts(done: Rebuild, facts: StoreFacts) -> dict[str, Any]:
 
 def _lines(done: Rebuild, nothing: bool, applied: bool) -> list[str]:
     lines = [
-        f"{done.units} units in {done.queues} queues, {done.copied} queues of expired messages"
-        f" copied, {done.keys} keys in {done.index_files} index files"
+        f"{count_text(done.units, 'unit')} in {count_text(done.queues, 'queue')},"
+        f" {count_text(done.copied, 'queue')} of expired messages"
+        f" copied, {count_text(done.keys, 'key')} in {count_text(done.index_files, 'index file')}"
     ]
     lines += [
         f"{each.file} at offset {each.offset}: {each.size} bytes that are not a message"

@@ -27,6 +27,7 @@ from rmqpy.cli.upgrade.aligning import plan_verb
 from rmqpy.cli.upgrade.base.options import details_option, give_up_option, replica_options
 from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas, name_of, now_ms
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,7 +100,8 @@ def _compare(options: argparse.Namespace) -> int:
             manifest = each.manifest
             print(
                 f"{each.name}: {manifest.mode.value}, {manifest.begin} to {manifest.end},"
-                f" {manifest.messages} messages" + ("" if each.store else ", manifest only")
+                f" {count_text(manifest.messages, 'message')}"
+                + ("" if each.store else ", manifest only")
             )
         for pair in pairs:
             print(f"{pair.left} and {pair.right}: {pair.verdict}")

@@ -12,6 +12,7 @@ from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_option
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import now_ms
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -68,7 +69,8 @@ def _check(options: argparse.Namespace) -> int:
         *(details if options.details else ()),
         *compared,
         *(f"{name}: {text}" for name, age in ages.items() for text in age_sentences(age, now_ms())),
-        f"{len(CHECKS)} checks: {len(bad)} findings, {len(found) - len(bad)} notes",
+        f"{count_text(len(CHECKS), 'check')}: {count_text(len(bad), 'finding')},"
+        f" {count_text(len(found) - len(bad), 'note')}",
     ]
     print_result(options, value, lines)
     return EXIT_NO if bad else EXIT_DONE
@@ -77,8 +79,8 @@ def _check(options: argparse.Namespace) -> int:
 def _manifest(options: argparse.Namespace) -> int:
     if options.format == "json" and len(options.replica) > 1:
         raise RmqError(
-            f"manifest --format json: found {len(options.replica)} directories, expected one, whose"
-            " manifest is the output; run it for each"
+            f"manifest --format json: found {count_text(len(options.replica), 'directory')},"
+            " expected one, whose manifest is the output; run it for each"
         )
     for replica in plan_context_of(options).group.replicas:
         manifest = replica.survey().manifest

@@ -18,6 +18,7 @@ from rmqpy.cli.upgrade.group.roles import ANSWER_MS_MAX, NO_HEARTBEAT_MS
 from rmqpy.config.keys import parse_addresses
 from rmqpy.model.errors import RmqError
 from rmqpy.model.local_paths import local_path
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.client.core.instance import ClientInstance
@@ -34,7 +35,8 @@ def refuse_known_group(controllers: str, broker_names: Sequence[str]) -> None:
     for address, known in asyncio.run(_known_groups(addresses, broker_names)).items():
         for name, count in known.items():
             raise UpgradeRefusedError(
-                f"the controller at {address}: found {name} with {count} replicas, expected a"
+                f"the controller at {address}: found {name} with {count_text(count, 'replica')},"
+                " expected a"
                 " controller that does not know this group: it would wait for these replicas, or"
                 " elect one of them; start it with a new controllerStorePath, or remove the group"
                 f" from it (mqadmin cleanBrokerMetadata -a {address} -bn {name} -c CLUSTER -l), and"

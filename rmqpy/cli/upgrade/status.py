@@ -12,6 +12,7 @@ from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.base.replicas import all_replicas
 from rmqpy.cli.upgrade.group.driving import show_group
 from rmqpy.cli.upgrade.group.outcome import member_rows
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -46,11 +47,13 @@ def _status_lines(name: str, state: dict[str, Any]) -> Iterable[str]:
     match state["state"]:
         case "applying":
             yield (
-                f"{name}: {state['done']} operations are done; continue with rmqpy upgrade apply"
+                f"{name}: {count_text(state['done'], 'operation is', 'operations are')} done;"
+                " continue with rmqpy upgrade apply"
                 f" --resume {at}, or take the plan back with rmqpy upgrade rollback {at}"
             )
         case "rolling_back":
             yield (
-                f"{name}: {state['done']} operations are left to take back; finish with"
+                f"{name}: {count_text(state['done'], 'operation is', 'operations are')} left to"
+                " take back; finish with"
                 f" rmqpy upgrade rollback {at}"
             )

@@ -23,6 +23,7 @@ from rmqpy.cli.why.targets import (
     print_json,
 )
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -116,7 +117,8 @@ def _election(options: argparse.Namespace) -> int:
     folders = [target for target in options.target if not is_address(target)]
     if len(options.configs) not in (0, len(folders)):
         raise RmqError(
-            f"found {len(options.configs)} times -c for {len(folders)} directories, expected one"
+            f"found {count_text(len(options.configs), 'time')} -c for"
+            f" {count_text(len(folders), 'directory')}, expected one"
             " for each or none; give them in the same order"
         )
     configs = dict(zip(folders, options.configs, strict=False))

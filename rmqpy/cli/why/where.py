@@ -22,6 +22,7 @@ from rmqpy.cli.why.targets import (
     targets_of,
 )
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -67,7 +68,7 @@ def _where(options: argparse.Namespace) -> int:
             }
             print_json(value)
         else:
-            count = "1 store" if len(results) == 1 else f"{len(results)} stores"
+            count = count_text(len(results), "store")
             show([f"{wanted.text} ({wanted.kind.value}): found in {len(found)} of {count}"])
             for source, result in results:
                 show(_where_lines(source, result, wanted, details=options.details))
@@ -81,7 +82,7 @@ def _check_topic(source: MessageSource, topic: str | None) -> None:
     if topic is not None and known is not None and topic not in known:
         raise RmqError(
             f"{source.name}: found no topic {topic}{did_you_mean(topic, known)}; give one of its"
-            f" {len(known)} topics, or leave --topic out"
+            f" {count_text(len(known), 'topic')}, or leave --topic out"
         )
 
 
@@ -96,7 +97,7 @@ def _where_lines(
         yield from _copy_lines(copy)
     hidden = len(result.copies) - min(len(copies), COPIES_SHOWN if not details else len(copies))
     if hidden:
-        yield f"  {hidden} more copies; --details shows all"
+        yield f"  {count_text(hidden, 'more copy')}; --details shows all"
     for trace in result.traces:
         ended = "" if trace.success else ", failed"
         verb = "sent" if trace.kind == "Pub" else "consumed"

@@ -25,6 +25,7 @@ from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.console.collecting.shared import SharedAnswers
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.plan.plan import Plan
 
 __all__ = ["MigrationRunner", "VerbRun"]
@@ -100,7 +101,10 @@ class MigrationRunner:
         except (RmqError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return [f"{path} is no plan: {error}"]
         more = len(lines) - PLAN_LINES_MAX
-        return [*lines[:PLAN_LINES_MAX], *([f"and {more} more lines"] if more > 0 else [])]
+        return [
+            *lines[:PLAN_LINES_MAX],
+            *([f"and {count_text(more, 'more line')}"] if more > 0 else []),
+        ]
 
     def certificate(self) -> Certificate | None:
         """Return the certificate of the group, or None if there is none that can be read."""

@@ -22,6 +22,7 @@ from rmqpy.audit.picture.layout import lay_out
 from rmqpy.audit.picture.reading import replica_of_audit
 from rmqpy.audit.picture.svg import MAP_SHAPES, MAP_STYLE, map_svg
 from rmqpy.audit.scan.findings import Finding
+from rmqpy.model.text import count_text
 from rmqpy.pipeline.jobs.timeline import BIN_COUNT
 
 __all__ = ["PageStore", "render_page"]
@@ -58,7 +59,7 @@ def render_page(stores: Sequence[PageStore], times_ms: tuple[int, int]) -> str:
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8><title>Audit of stores</title>",
         f"<style>{MAP_STYLE}{MAP_SHAPES}{STYLE}</style></head>",
-        f"<body><h1>Audit of {len(stores)} store{'s' if len(stores) != 1 else ''}</h1>",
+        f"<body><h1>Audit of {count_text(len(stores), 'store')}</h1>",
         f"<p class={'good' if clean else 'bad'}>{'clean' if clean else 'findings above note'}</p>",
         *_summary(stores),
         "<h2>Logs by physical offset</h2>",
@@ -108,8 +109,9 @@ def _over_time(stores: Sequence[PageStore], times_ms: tuple[int, int]) -> Iterat
         yield _text(x, len(shown) * ROW + 14, _moment((first, last)[part]), anchor)
     yield "</svg>"
     hidden = len(sums) - len(shown)
-    yield f"<p>{sums.total():,} messages of {len(sums)} topics; each row has its own scale"
-    yield f"; {hidden} topics with fewer are not shown</p>" if hidden else "</p>"
+    topics = count_text(len(sums), "topic")
+    yield f"<p>{sums.total():,} messages of {topics}; each row has its own scale"
+    yield f"; {count_text(hidden, 'topic')} with fewer not shown</p>" if hidden else "</p>"
 
 
 def _bars(topic: str, counts: Sequence[int], top: int) -> Iterator[str]:

@@ -16,6 +16,7 @@ from rmqpy.codec.units import index_file_size
 from rmqpy.config.keys import DLedgerPeer, is_dledger_id, parse_dledger_peers
 from rmqpy.config.loading import BrokerRole, StoreSettings
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.controller_config import controller_flags
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.plan.survey import SIZE_KEY, Survey
@@ -155,7 +156,8 @@ def peers(surveys: Surveys) -> Iterator[CheckFinding]:
             yield note(
                 "peers",
                 survey.name,
-                f"{len(found)} members: the group stops when {(len(found) + 1) // 2} of them stop",
+                f"{count_text(len(found), 'member')}: the group stops without"
+                f" {len(found) // 2 + 1} of them",
                 "use three or five members",
             )
         yield from _address_findings(survey, found)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.controller_config import controller_facts
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding
 from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs, messages_after
@@ -110,7 +111,8 @@ def timers_in_log(group: Group) -> Iterator[CheckFinding]:
             yield finding(
                 "timers-in-log",
                 survey.name,
-                f"the last {count} units of the timer log lead to records after the end of the log,"
+                f"records after the end of the log in the last {count_text(count, 'unit')} of the"
+                " timer log,"
                 f" {survey.manifest.end}: 5.x may stop to deliver timer messages when it meets"
                 " them",
                 f"{_FETCH_AGAIN}; if no replica is sound, move timerwheel, timerlog, and"
@@ -236,9 +238,9 @@ def _returned(one: Replica, two: Replica) -> Iterator[CheckFinding]:
             yield finding(
                 "stale-tail",
                 survey.name,
-                f"its queues end at {queued}; {count} messages after {compared.common_end} are in"
-                f" none of them, and {theirs.name} does not have them: the group never confirmed"
-                " them, or 5.x had cut them off before",
+                f"its queues end at {queued}, without {count_text(count, 'message')} after"
+                f" {compared.common_end}, which {theirs.name} does not have either: never confirmed"
+                " by the group, or cut off by 5.x before",
                 f"start {theirs.name} first and wait until it is the master; or {_FETCH_AGAIN}",
             )
 

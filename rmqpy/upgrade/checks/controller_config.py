@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rmqpy.config.keys import parse_addresses
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.findings import CheckFinding, finding
 from rmqpy.upgrade.plan.survey import Survey
 
@@ -90,7 +91,8 @@ def _alone(survey: Survey, replicas: int) -> Iterator[CheckFinding]:
         yield finding(
             CHECK,
             survey.name,
-            f"minInSyncReplicas={least}, the group has {replicas} replicas: every message that is"
+            f"minInSyncReplicas={least}, the group has {count_text(replicas, 'replica')}: every"
+            " message that is"
             " sent would be refused (IN_SYNC_REPLICAS_NOT_ENOUGH)",
             f"set it to {replicas} at most, on all replicas",
         )

@@ -15,6 +15,7 @@ from itertools import combinations
 
 from rmqpy.audit.replicas.manifest import LogDigest, Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
 from rmqpy.upgrade.checks.controller_checks import (
     confirm_offset,
@@ -80,7 +81,8 @@ def _compare_pair(
         yield finding(
             "same-log",
             shorter,
-            f"{where}{same}, {longer} at {full}: {missing} messages are missing here",
+            f"{where}{same}, {longer} at {full}:"
+            f" {count_text(missing, 'message is', 'messages are')} missing here",
             "rmqpy upgrade plan and apply copy them; if the group starts as it is, it loses them or"
             " never agrees on the divided offset",
         )
@@ -138,7 +140,11 @@ def _entry_conflicts(names: str, compared: EntryComparison) -> Iterator[CheckFin
     for kind, group in compared.conflicts.items():
         make = note if kind is EntryConflict.PENDING else finding
         what, remedy = _CONFLICTS[kind]
-        count = f"{group.count}{'' if compared.is_complete else ' or more'} entries"
+        count = (
+            f"{group.count} or more entries"
+            if not compared.is_complete
+            else count_text(group.count, "entry")
+        )
         indexes = f" from index {group.first_index} to {group.last_index}"
         yield make(
             "same-entries",

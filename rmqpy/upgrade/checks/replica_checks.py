@@ -17,6 +17,7 @@ from rmqpy.audit.replicas.table_comparison import (
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE, ENTRY_SIZE_MAX, PROPERTIES_BYTES_MAX
 from rmqpy.codec.reframe import PROPERTIES_MAX_BEFORE, PROPERTIES_MAX_BEFORE_FIRST
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.config_checks import (
     INDEX_SIZE_KEYS,
     QUEUE_SIZE_KEY,
@@ -105,7 +106,7 @@ def _summary(code: str, count: int, first: dict[str, Any]) -> str:
     what += f", expected {first['expected']}" if first.get("expected") else ""
     if count == 1:
         return f"{code} {place}{what}"
-    return f"{code}, {count} times: {FindingCode[code].text}; first {place}{what}"
+    return f"{code}, {count_text(count, 'time')}: {FindingCode[code].text}; first {place}{what}"
 
 
 _audited_sizes = _from_audit("file-sizes", "", ["FILE_SIZE"])
@@ -274,7 +275,7 @@ def versions(survey: Survey) -> Iterator[CheckFinding]:
         yield note(
             "versions",
             survey.name,
-            f"{survey.version_2} records of version 2, which Java 4.9 cannot read",
+            f"{count_text(survey.version_2, 'record')} of version 2, which Java 4.9 cannot read",
             "run 5.x brokers on it, before the switch and after",
         )
 

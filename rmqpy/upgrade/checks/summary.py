@@ -15,7 +15,7 @@ from typing import Any, Final
 from attrs import define
 
 from rmqpy.audit.facts.facts import Mode
-from rmqpy.model.text import format_bytes
+from rmqpy.model.text import count_text, format_bytes
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
 from rmqpy.upgrade.checks.findings import CheckFinding, Group
 from rmqpy.upgrade.checks.group_checks import CHECKS, GROUP_CHECKS
@@ -102,7 +102,7 @@ class CheckSummary:
         if self.is_ready:
             yield f"READY for {what} {names}: no check has a finding"
         else:
-            yield f"NOT READY for {what} {names}: {_count(len(self.causes), 'cause')}"
+            yield f"NOT READY for {what} {names}: {count_text(len(self.causes), 'cause')}"
         shown = len(self.causes) if details else CAUSES_SHOWN
         for number, cause in enumerate(self.causes[:shown], 1):
             hazard = f" (hazard {cause.hazard})" if cause.hazard else ""
@@ -183,7 +183,8 @@ def _empty(
         taken += _take(notes, OF_EMPTY, {replica.name})
         size = format_bytes(log.end - log.begin)
         yield CheckCause(
-            text=f"{replica.name} is empty: plan fills it ({manifest.messages} messages, {size})",
+            text=f"{replica.name} is empty: plan fills it"
+            f" ({count_text(manifest.messages, 'message')}, {size})",
             next=PLAN,
             hazard="H15",
             findings=tuple(taken),
@@ -205,7 +206,7 @@ def _short(group: Group, left: list[CheckFinding]) -> Iterator[CheckCause]:
         names = [each.name for each in short]
         switched = [each for each in short if group.mode(each) is Mode.JOINED]
         lines = list(messages_after(longest, end))
-        what = f"{_count(len(lines), 'message')} ({_places(lines)})"
+        what = f"{count_text(len(lines), 'message')} ({_places(lines)})"
         listed = ", ".join(names)
         size = format_bytes(classic_log(longest).end - end)
         taken = _take(left, OF_LOST if switched else OF_SHORT, set(names))
@@ -239,7 +240,7 @@ def _places(lines: list[MessageLine]) -> str:
         for topic, spans in list(topics.items())[:TOPICS_NAMED]
     ]
     more = len(topics) - len(named)
-    return "; ".join([*named, *([f"{_count(more, 'more topic')}"] if more else [])])
+    return "; ".join([*named, *([f"{count_text(more, 'more topic')}"] if more else [])])
 
 
 def _grouped(left: list[CheckFinding]) -> list[CheckCause]:
@@ -266,7 +267,9 @@ def _pattern(finding: CheckFinding) -> str:
 def _cause(check: str, findings: list[CheckFinding]) -> CheckCause:
     first = findings[0]
     names = list(dict.fromkeys(name for each in findings for name in each.replica.split(", ")))
-    others = f" (and {_count(len(findings) - 1, 'more finding')} like it)" if findings[1:] else ""
+    others = (
+        f" (and {count_text(len(findings) - 1, 'more finding')} like it)" if findings[1:] else ""
+    )
     subject = f"{', '.join(filter(None, names))}: " if any(names) else ""
     same = len({each.text for each in findings}) == 1
     text = f"[{check}] {subject}{first.text}{'' if same else others}"
@@ -286,8 +289,4 @@ def _not_run(group: Group) -> Iterator[Precondition]:
 def _more(hidden: Iterable[object], noun: str) -> Iterator[str]:
     count = len(tuple(hidden))
     if count:
-        yield f"   ... and {_count(count, f'more {noun}')}; --details shows all"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+        yield f"   ... and {count_text(count, f'more {noun}')}; --details shows all"

@@ -32,6 +32,7 @@ from rmqpy.audit.facts.table_content import (
 )
 from rmqpy.audit.replicas.table_comparison import TableDifference
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 from rmqpy.remoting import fastjson
 
 Ends = Mapping[tuple[str, int], int]
@@ -65,7 +66,8 @@ def other_tables(one: Mapping[str, str], two: Mapping[str, str]) -> Iterator[Tab
         )
         if keys:
             more = f" and {len(keys) - 5} more" if keys[5:] else ""
-            text = f"{len(keys)} entries differ: {', '.join(map(str, keys[:5]))}{more}"
+            differ = count_text(len(keys), "entry differs", "entries differ")
+            text = f"{differ}: {', '.join(map(str, keys[:5]))}{more}"
             yield TableDifference(table=name, text=text, harmless=True)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field
@@ -18,7 +18,7 @@ from attrs import define, field
 from rmqpy.audit.replicas.certificate import signature_of
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
-from rmqpy.model.text import format_bytes
+from rmqpy.model.text import count_text, format_bytes
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.operations import Op, op_from_json, op_to_json
 
@@ -106,8 +106,13 @@ class Plan:
     def is_empty(self) -> bool:
         return not any(node.ops for node in self.nodes)
 
-    def to_json(self, key: bytes | None = None) -> dict[str, Any]:
-        """Return the JSON form, signed if ``key`` is given."""
+    def to_json(
+        self, key: bytes | None = None, space: Sequence[Mapping[str, Any]] = ()
+    ) -> dict[str, Any]:
+        """Return the JSON form, signed if ``key`` is given.
+
+        ``space`` is what the parts need, for readers; it is not part of what ``id`` stands for.
+        """
         value = {
             "format": PLAN_FORMAT,
             "id": self.id,
@@ -154,7 +159,7 @@ class Plan:
         yield from (f"  note: {note}" for note in self.note_lines())
         count = sum(len(node.ops) for node in self.nodes)
         if count and not details:
-            yield f"{count} operations; --details lists them"
+            yield f"{count_text(count, 'operation')}; --details lists them"
         for node in self.nodes if details else ():
             if node.ops:
                 yield f"{node.replica}:"

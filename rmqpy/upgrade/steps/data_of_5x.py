@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.audit.scan.findings import FindingCode
+from rmqpy.model.text import count_text
 from rmqpy.store.files.paths import EPOCH_FILE, IDENTITY_FILE
 from rmqpy.upgrade.checks.log_comparison import Relation
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
@@ -71,4 +72,4 @@ def _unread(survey: Survey) -> Iterator[str]:
 
 def _records(survey: Survey) -> Iterator[str]:
     if survey.version_2:
-        yield f"{survey.version_2} records of version 2 in the log"
+        yield f"{count_text(survey.version_2, 'record')} of version 2 in the log"

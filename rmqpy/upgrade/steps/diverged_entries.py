@@ -21,6 +21,7 @@ from attrs import define
 
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.model.names import LEADER_MARKER_TOPIC
+from rmqpy.model.text import count_text
 from rmqpy.store.files.paths import BACKUP_SUFFIX, StorePaths
 from rmqpy.store.ledger.member_state import DurableEntry, LedgerCheckpoint, MemberFiles
 from rmqpy.upgrade.checks.entry_comparison import common_prefix, compare_entries
@@ -71,7 +72,8 @@ def drop_diverged(
     topics = topics_after(node.files, own, last)
     del topics[LEADER_MARKER_TOPIC]
     here = (
-        f"entries {last + 1} to {own.end_index} are only here ({topics.total()} messages, committed"
+        f"entries {last + 1} to {own.end_index} are only here"
+        f" ({count_text(topics.total(), 'message')}, committed"
         f" up to {own.committed_index})"
     )
     end = _last_index(reference)

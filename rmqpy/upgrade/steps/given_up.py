@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.log_comparison import (
     Relation,
     classic_log,
@@ -74,10 +75,12 @@ def check_given_up(plan: Plan, confirmed: int | None, node: str | None = None) -
             " was changed. Run the command without it"
         )
     topics = [f"{topic} {count}" for topic, count in found["topics"].items()]
-    more = f" and {len(topics) - TOPICS_MAX} more topics" if topics[TOPICS_MAX:] else ""
+    more = (
+        f" and {count_text(len(topics) - TOPICS_MAX, 'more topic')}" if topics[TOPICS_MAX:] else ""
+    )
     asked = f"--give-up {confirmed}" if confirmed is not None else "no --give-up"
     raise UpgradeRefusedError(
-        f"{total} messages of {', '.join(names)} would be given up"
+        f"{count_text(total, 'message')} of {', '.join(names)} would be given up"
         f" ({', '.join(topics[:TOPICS_MAX])}{more}): found {asked}, expected --give-up {total};"
         f" nothing was changed. Add --give-up {total} if they may be lost, or choose another"
         " --reference or --cut-index"

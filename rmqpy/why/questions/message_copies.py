@@ -19,6 +19,7 @@ from rmqpy.codec.properties import (
     PROPERTY_UNIQ_KEY,
 )
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.text import count_text
 from rmqpy.why.answer import time_text
 from rmqpy.why.sources.interface import LogPlace, QueueUnitPlace
 
@@ -181,7 +182,7 @@ class MessageCopy:
         if tags or keys:
             yield "tag, keys", f"{tags or '-'}, {keys or '-'}"
         if message.reconsume_times:
-            yield "sent back", f"{message.reconsume_times} times"
+            yield "sent back", count_text(message.reconsume_times, "time")
         for each in self.groups:
             yield "group", each.text
 

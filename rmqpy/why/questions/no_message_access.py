@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rmqpy.acl.rules import DENY, PUB, SUB, Account, RequiredPermission, retry_resource
-from rmqpy.why.answer import Cause, count_text, possible, proven
+from rmqpy.model.text import count_text
+from rmqpy.why.answer import Cause, possible, proven
 from rmqpy.why.questions.message_facts import ConsumerGroupFacts, NoMessageFacts
 
 __all__ = ["access_causes"]
@@ -47,7 +48,7 @@ def access_causes(facts: NoMessageFacts, group: ConsumerGroupFacts) -> Iterator[
         for each, why in refused[:ACCOUNTS_NAMED]
     ]
     if len(refused) > ACCOUNTS_NAMED:
-        evidence.append(f"and {len(refused) - ACCOUNTS_NAMED} more accounts")
+        evidence.append(f"and {count_text(len(refused) - ACCOUNTS_NAMED, 'more account')}")
     if allowed:
         evidence.append(f"these accounts may: {_listed(allowed)}")
     next_steps = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP
+from rmqpy.model.text import count_text
 from rmqpy.why.answer import Cause, duration_text, possible, proven, time_text
 from rmqpy.why.message_id import IdKind, MessageId
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
@@ -123,7 +124,7 @@ def _half(facts: NoMessageFacts, halves: list[MessageCopy]) -> Cause:
     checks = len(halves) - 1
     evidence = (
         place_of(last),
-        f"producer group {producers}, checked {checks} times",
+        f"producer group {producers}, checked {count_text(checks, 'time')}",
         facts.setting("transactionTimeOut"),
         facts.setting("transactionCheckMax"),
     )

@@ -11,8 +11,9 @@ from rmqpy.codec.properties import PROPERTY_TAGS
 from rmqpy.model.flags import PERM_READ
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import dlq_topic, retry_topic
+from rmqpy.model.text import count_text
 from rmqpy.remoting.bodies import BROADCASTING, CONSUME_FROM_FIRST_OFFSET
-from rmqpy.why.answer import Cause, count_text, possible, proven, time_text
+from rmqpy.why.answer import Cause, possible, proven, time_text
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,
@@ -79,7 +80,7 @@ def _topic(facts: NoMessageFacts) -> Iterator[Cause]:
         count = sum(each.end - each.first for each in hidden)
         yield proven(
             f"consumers do not read queue {listed}: the topic has {readable} readable queues, and"
-            f" {count} messages are in others",
+            f" {count_text(count, 'message is', 'messages are')} in others",
             "readQueueNums in config/topics.json",
             next=(
                 f"rmqpy admin updateTopic -b BROKER -t {topic.name}"
@@ -184,7 +185,8 @@ def _message_offset(
     for other in facts.where.copies_of(CopyKind.DEAD):
         if other.message.topic == dlq_topic(group.name):
             yield proven(
-                f"{group.name} received it and failed {other.message.reconsume_times} times: it is"
+                f"{group.name} received it and failed"
+                f" {count_text(other.message.reconsume_times, 'time')}: it is"
                 f" in {other.message.topic}",
                 place_of(other),
                 next=("see the log of the consumer, then send the message again",),
@@ -238,7 +240,7 @@ def _message_offset(
 
 
 def _sent_back(group: ConsumerGroupFacts, last: MessageCopy) -> Cause:
-    times = f"{last.message.reconsume_times} times"
+    times = count_text(last.message.reconsume_times, "time")
     if any(each.has_passed for each in last.groups if each.group == group.name):
         return possible(
             f"{group.name} received it, sent it back {times}, and has passed the last retry: it"
@@ -277,7 +279,8 @@ def _waiting(
         listed = ", ".join(f"{each.queue_id} ({each.lag})" for each in lagging[:QUEUES_NAMED])
         online = group.members is not None and bool(group.members.clients)
         yield proven(
-            f"{group.name} lags by {sum(each.lag for each in lagging)} messages: queue (messages):"
+            f"{group.name} lags by {count_text(sum(each.lag for each in lagging), 'message')}:"
+            " queue (messages):"
             f" {listed}",
             "config/consumerOffset.json" if not facts.is_live else "the broker's offsets",
             next=(
@@ -289,6 +292,7 @@ def _waiting(
     retries = sum(each.lag for each in group.retries)
     if retries:
         yield proven(
-            f"{retries} messages wait in {retry_topic(group.name)}: members sent them back",
+            f"{count_text(retries, 'message waits', 'messages wait')} in"
+            f" {retry_topic(group.name)}: members sent them back",
             next=("see the log of the consumer for the failure",),
         )

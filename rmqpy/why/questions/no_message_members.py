@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rmqpy.model.text import count_text
 from rmqpy.remoting.bodies import BROADCASTING
 from rmqpy.why.answer import Cause, proven, time_text
 from rmqpy.why.questions.message_facts import ConsumerGroupFacts, NoMessageFacts
@@ -69,7 +70,7 @@ def member_causes(facts: NoMessageFacts) -> Iterator[Cause]:
     if members.expression is None and facts.topic is not None:
         yield proven(
             f"the members of {group.name} have not subscribed to {facts.topic.name}",
-            f"{len(members.clients)} clients are online",
+            f"{count_text(len(members.clients), 'client is', 'clients are')} online",
             next=(f"rmqpy admin consumerConnection -g {group.name} shows what they subscribed to",),
         )
     different = {expression for _, expression in members.subscriptions}

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmqpy.model.text import format_bytes
+from rmqpy.model.text import count_text, format_bytes
 from rmqpy.why.answer import (
     Answer,
     Cause,
-    count_text,
     duration_text,
     proven,
     ranked,
@@ -91,7 +90,9 @@ def _oldest(facts: RetentionFacts) -> Iterator[Cause]:
 def _divide(facts: RetentionFacts) -> Iterator[Cause]:
     if not (facts.classic and facts.ledger):
         return
-    files = f"{len(facts.classic)} old files, the last of them {facts.classic[-1].name}"
+    files = (
+        f"{count_text(len(facts.classic), 'old file')}, the last of them {facts.classic[-1].name}"
+    )
     yield proven(
         "no file of the DLedger log is deleted while files of the old commit log exist: the name of"
         " its first file is the divided offset",

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define
 
-from rmqpy.model.text import format_bytes, format_duration
+from rmqpy.model.text import count_text, format_bytes, format_duration
 from rmqpy.why.answer import (
     Answer,
     Cause,
-    count_text,
     possible,
     proven,
     ranked,
@@ -214,7 +213,8 @@ def _many_files(facts: StartFacts) -> Cause:
     close = facts.map_limit >= 0 and facts.queue_files * 10 > facts.map_limit * 8
     warning = ": its start fails when the limit of mappings is reached" if close else ""
     return proven(
-        f"{facts.queue_files} consume queue files of {facts.queue_count} queues are opened and"
+        f"{count_text(facts.queue_files, 'consume queue file')} of"
+        f" {count_text(facts.queue_count, 'queue')} are opened and"
         " checked one by one; rmqpy closes each again until its queue is used, Java keeps all of"
         f" them mapped{warning}",
         *filter(None, (limit,)),

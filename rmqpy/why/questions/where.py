@@ -28,8 +28,8 @@ from rmqpy.model.names import (
     is_dlq_topic,
     is_retry_topic,
 )
+from rmqpy.model.text import count_text
 from rmqpy.remoting.bodies import MessageQueue
-from rmqpy.why.answer import count_text
 from rmqpy.why.message_id import IdKind, MessageId
 from rmqpy.why.questions.message_copies import CopyKind, GroupPosition, MessageCopy, WhereResult
 from rmqpy.why.sources.interface import MessageSource, QueueUnitPlace

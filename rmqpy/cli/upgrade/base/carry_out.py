@@ -13,6 +13,7 @@ from rmqpy.cli.given_files import read_token
 from rmqpy.cli.upgrade.base.contexts import locked, node_context_at, plan_context_of
 from rmqpy.cli.upgrade.base.hosts import DRIVER, note
 from rmqpy.cli.upgrade.base.replicas import all_replicas, now_ms
+from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -154,7 +155,7 @@ def described(context: NodeContext, journal: Journal) -> Sequence[str]:
     count = journal.done + int(journal.begun)
     lines = [
         f"taking back plan {journal.plan_id} ({', '.join(record.plan.steps)}), which is"
-        f" {journal.state}: {count} of {len(record.node.ops)} operations"
+        f" {journal.state}: {count} of {count_text(len(record.node.ops), 'operation')}"
     ]
     if journal.damage:
         lines.insert(0, f"the journal is damaged ({journal.damage}): going by the other evidence")
