@@ -236,9 +236,35 @@ def test_a_killed_apply_is_continued_by_the_next_step(
     assert run("apply")[0] == 130
     code, out, _ = run("status")
     assert code == 2 and "group b0: interrupted;" in out and "next: rmqpy upgrade apply" in out
+    assert "way back: rmqpy upgrade rollback\n" in out
+    kept = (lagging / "plan.json").read_bytes()
+    for verb in ("plan", "switch"):
+        code, _, err = run(verb)
+        assert code == 2 and "half done on n1 (" in err, err
+        assert "finish it with rmqpy upgrade apply, or take it back with" in err
+    code, _, err = run("leave")
+    assert code == 1 and f"finish it with rmqpy upgrade apply --resume {lagging}/n2, or" in err
+    assert (lagging / "plan.json").read_bytes() == kept
+    code, out, _ = run("check")
+    assert code == 2 and "\n1. a plan is half done on n1, n2 (" in out
     code, out, err = run("run --until aligned --yes")
     assert code == 0 and state_of(run) == "aligned", (out, err)
     assert run("check")[0] == 0
+
+
+def test_a_plan_that_is_refused_on_one_member_begins_on_none(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    run(f"init {CONFS}")
+    assert run("plan")[0] == 0
+    (log,) = sorted((lagging / "n1/commitlog").iterdir())[-1:]
+    with log.open("r+b") as file:
+        file.seek(40_000)
+        file.write(b"changed")
+    code, _, err = run("apply")
+    assert code == 2 and "plan again" in err
+    for name in NAMES:
+        assert not (lagging / name / "rmqpy/upgrade/journal.json").exists(), name
 
 
 @pytest.mark.slow

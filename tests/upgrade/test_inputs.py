@@ -280,6 +280,9 @@ def test_file_sizes_that_differ_are_found(
         "leave n0 other=OTHER --apply",
         "plan n0 other=OTHER --out plan.json",
         "apply --plan any.json --node other n0 other=OTHER",
+        "apply --resume OTHER",
+        "rollback OTHER",
+        "finalize OTHER",
     ],
 )
 def test_no_command_that_writes_accepts_another_directory(

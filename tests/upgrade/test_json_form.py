@@ -27,7 +27,7 @@ WALK: Final[tuple[tuple[str, int, Set[str]], ...]] = (
     ("prepare --rate 0 --dry-run", 0, STATE | {"members"}),
     ("prepare --rate 0", 0, STATE | {"members"}),
     ("manifest n0 -c n0.conf", 0, {"name", "files", "logs"}),
-    ("plan", 0, PLAN),
+    ("plan", 0, PLAN | {"space"}),
     ("apply --dry-run", 0, {"wrong"}),
     ("apply", 0, STATE | {"members"}),
     ("rollback", 0, STATE | {"members"}),

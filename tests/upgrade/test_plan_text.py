@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from harness.upgrade import RunUpgrade
+
 from rmqpy.upgrade.plan.operations import Create, Derive, MakeDir, Op, Write
 from rmqpy.upgrade.plan.plan import NodePlan, Plan
 
@@ -57,3 +62,17 @@ def test_what_is_written_leaves_out_holes() -> None:
         MakeDir(path="/n1/d"),
     )
     assert NodePlan(replica="n1", root="/n1", keep="/n1/keep", ops=ops).written_bytes == 5099
+
+
+def test_a_plan_says_what_space_it_needs_and_what_there_is(lagging: Path, run: RunUpgrade) -> None:
+    run("init n0.conf n1.conf n2.conf")
+    (lagging / "key").write_text("secret")
+    code, out, _ = run("plan --key key --format json")
+    rows = {each["member"]: each for each in json.loads(out)["space"]}
+    assert code == 0 and rows.keys() == {"n1", "n2"}, "nothing is written on n0"
+    for name, row in rows.items():
+        assert row["folder"].startswith(str(lagging / name))
+        assert 0 < row["needed"] < row["free"]
+    assert rows["n1"]["needed"] < rows["n2"]["needed"]
+    assert json.loads((lagging / "plan.json").read_text()) == json.loads(out)
+    assert run("apply --key key --dry-run")[0] == 0

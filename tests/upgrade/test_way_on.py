@@ -118,6 +118,9 @@ class Operator:
             r"Give another (one|directory)": lambda _: re.sub(r"--into \S+", "--into new", line),
             r"Go back with rmqpy upgrade leave": lambda _: LEAVE,
             r"run rmqpy upgrade (finalize \S+)": self.finalize,
+            r"finish it with rmqpy upgrade (apply --resume \S+), or": (
+                lambda found: self.finish(found[1])
+            ),
         }
         for pattern, remedy in remedies.items():
             found = re.search(pattern, err)
@@ -302,19 +305,30 @@ def interrupt(run: RunUpgrade, monkeypatch: pytest.MonkeyPatch, line: str) -> No
     assert code == 1 and "--resume" in err, err
 
 
+def check_other_plan(root: Path, run: RunUpgrade) -> None:
+    operator = Operator(root, run)
+    operator.apply(PLAN)
+    assert operator.taken[0] == "resume"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("first", ["plan", "start"])
+@pytest.mark.parametrize("first", ["plan", "apply", "start"])
 def test_a_plan_that_was_interrupted(
     lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch, first: str
 ) -> None:
-    """Both another plan and a start of the broker lead back to it."""
+    """To plan again, to apply another plan, and a start of the broker lead back to it."""
     assert run(PLAN)[0] == 0
+    if first == "apply":
+        (lagging / "plan.json").rename(lagging / "first.json")
+        shutil.rmtree(lagging / "n1/index")  # Another plan than the interrupted one.
+        assert run(PLAN)[0] == 0
+        interrupt(run, monkeypatch, f"apply --plan first.json --node n2 {SHOWN}")
+        return check_other_plan(lagging, run)
     interrupt(run, monkeypatch, f"apply --plan plan.json --node n2 {SHOWN}")
     operator = Operator(lagging, run)
     if first == "plan":
         for member in ("n0", "n1"):
             operator.finish(f"apply --plan plan.json --node {member} {SHOWN}")
-        shutil.rmtree(lagging / "n1/index")  # Another plan than the interrupted one.
         operator.finish(PLAN)
     else:
         operator.start_until_it_works("n2")

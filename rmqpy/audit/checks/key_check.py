@@ -91,7 +91,6 @@ class IndexTable:
         end = index_entry_position(self.entry_end, self.slot_count)
         return INDEX_ENTRY.iter_unpack(self.view[first:end])
 
-    def first_at(self, offset: int) -> int:
     @property
     def covered_end(self) -> int:
         """The offset of the last entry: every key of the messages before it is in the file."""
@@ -115,6 +114,7 @@ class IndexTable:
             number = previous
         return number
 
+    def first_at(self, offset: int) -> int:
         """Return the number of the first entry of a message at or after ``offset``."""
         low, high = 1, self.entry_end
         while low < high:

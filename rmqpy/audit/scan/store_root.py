@@ -97,6 +97,12 @@ def _described(files: FileSystem, root: str, names: list[str]) -> tuple[str, str
     if not files.is_dir(root):
         what = "a file" if files.exists(root) else NO_DIRECTORY
         return what, f"{GIVE_ROOT}; if it is on another file system, mount that first"
+    if files.exists(journal_path(root)):
+        return (
+            "a directory that a plan has begun to fill",
+            f"finish it with rmqpy upgrade apply --resume {root}, or take it back with rmqpy"
+            f" upgrade rollback {root}",
+        )
     if not names:
         return EMPTY, f"{GIVE_ROOT}; if it is a mount point, mount its file system"
     stores = [name for name in names if is_store_root(files, f"{root}/{name}")]

@@ -68,7 +68,7 @@ def _plan(options: argparse.Namespace) -> int:
         manifest = context.reference.replica.survey().manifest
         options.given_group.keep(options.given_group.before, manifest.encode(blocks=False))
         options.out = options.out or str(options.given_group.plan)
-    code = show_plan(options, plan, context.group)
+    code = show_plan(options, plan, context)
     if options.given_group is not None:
         show_state(options)
     return code

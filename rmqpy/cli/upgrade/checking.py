@@ -73,7 +73,7 @@ def _check(options: argparse.Namespace) -> int:
         f" {count_text(len(found) - len(bad), 'note')}",
     ]
     print_result(options, value, lines)
-    return EXIT_NO if bad else EXIT_DONE
+    return EXIT_DONE if summary.is_ready else EXIT_NO
 
 
 def _manifest(options: argparse.Namespace) -> int:

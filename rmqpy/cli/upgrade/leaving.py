@@ -98,7 +98,7 @@ def _leave(options: argparse.Namespace) -> int:
         if options.given_group is not None:
             _keep_manifest(options.given_group, context, plan)
             options.out = options.out or str(options.given_group.plan)
-        code = show_plan(options, plan, context.group)
+        code = show_plan(options, plan, context)
         if options.given_group is not None:
             show_state(options)
         return code
@@ -162,7 +162,10 @@ def _copied(options: argparse.Namespace, switch: SwitchOptions) -> str:
     from rmqpy.upgrade.steps.planning import plan_leaving
 
     if len(options.replica) != 1:
-        raise RmqError("--into works with one replica at a time")
+        raise RmqError(
+            f"--into {options.into}: found {len(options.replica)} replicas, expected one; give each"
+            " its own directory"
+        )
     name, root = name_of(options.replica[0]), options.replica[0].rpartition("=")[2]
     files = OsFileSystem()
     check_store_root(files, local_path(root))

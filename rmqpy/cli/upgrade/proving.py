@@ -16,7 +16,7 @@ from rmqpy.cli.upgrade.base.options import (
     out_option,
     replica_options,
 )
-from rmqpy.cli.upgrade.base.output import print_result
+from rmqpy.cli.upgrade.base.output import print_result, written_line
 from rmqpy.cli.upgrade.base.replicas import now_ms
 from rmqpy.cli.upgrade.group.outcome import show_state
 from rmqpy.model.errors import RmqError
@@ -68,7 +68,8 @@ def _verify(options: argparse.Namespace) -> int:
     text = certificate.encode(key)
     if options.out:
         Path(options.out).write_bytes(text)
-    print_result(options, json.loads(text), certificate_lines(certificate))
+    *compared, verdict = certificate_lines(certificate)
+    print_result(options, json.loads(text), [*compared, *written_line(options), verdict])
     if group is not None:
         show_state(options)
     return EXIT_DONE if certificate.holds else EXIT_NO

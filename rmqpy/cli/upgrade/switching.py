@@ -116,7 +116,7 @@ def _switch(options: argparse.Namespace) -> int:
     if options.given_group is not None and not options.given_group.file.is_local:
         return switch_hosts(options, options.given_group, context)
     if options.dry_run:
-        return show_plan(options, plan_switch(context), context.group)
+        return show_plan(options, plan_switch(context), context)
     plan = carry_out_switch(context)
     print_outcome(
         options,
@@ -154,7 +154,7 @@ def _join(options: argparse.Namespace) -> int:
     context = plan_context_of(options, switch)
     plan = plan_joining(context, name, given_up=options.give_up is not None)
     if options.dry_run:
-        return show_plan(options, plan, context.group)
+        return show_plan(options, plan, context)
     check_given_up(plan, options.give_up)
     value: dict[str, object] = {"plan": plan.id}
     if not plan.is_empty:

@@ -75,7 +75,10 @@ def _no_message(options: argparse.Namespace) -> int:
     from rmqpy.why.questions.no_message import explain_no_message
 
     if not (options.message or options.topic):
-        raise RmqError("found neither --id nor --topic; name the message, or the topic and group")
+        raise RmqError(
+            "found neither --id nor --topic, expected one of them; name the message, or the topic"
+            " and the group"
+        )
     wanted = parse_message_id(options.message, now_ms()) if options.message else None
     with opened(options, options.target) as source:
         facts = no_message_facts(

@@ -38,7 +38,7 @@ def add_where(commands: Commands) -> None:
         "where", help="find a message: log, consume queue, key index, group offsets, trace"
     )
     where.add_argument("message", metavar="MESSAGE-ID", help="offset id, unique id, or key")
-    where.add_argument("target", nargs="*", metavar="DIR|HOST:PORT", help=TARGET_HELP)
+    where.add_argument("target", nargs="*", default=[], metavar="DIR|HOST:PORT", help=TARGET_HELP)
     where.add_argument("-t", "--topic", help="search the key index for this topic only")
     where.add_argument("--details", action="store_true", help="show every copy")
     add_scan_option(where)

@@ -10,7 +10,9 @@ from attrs import define
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.model.errors import RmqError
 from rmqpy.model.near_names import did_you_mean
+from rmqpy.upgrade.checks.member_facts import MemberFacts
 from rmqpy.upgrade.checks.replica import Replica
+from rmqpy.upgrade.plan.journal import APPLYING, ROLLING_BACK
 from rmqpy.upgrade.plan.survey import Survey
 
 
@@ -91,6 +93,11 @@ class Group:
             f"found no replica {name}, expected one of {', '.join(known)}; correct the name"
             f"{did_you_mean(name, known)}"
         )
+
+    def half_done(self) -> list[MemberFacts]:
+        """Return the members on which a plan was begun and not finished, also as they are now."""
+        found = [each.facts() for each in self.replicas]
+        return [each for each in found if each.journal in (APPLYING, ROLLING_BACK)]
 
     @staticmethod
     def mode(replica: Replica) -> Mode:

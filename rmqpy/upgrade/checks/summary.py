@@ -142,6 +142,7 @@ def summarize(group: Group, found: Iterable[CheckFinding]) -> CheckSummary:
     notes = [each for each in found if each.is_note and each.check != SHOWN]
     causes = [*_empty(group, left, notes), *_short(group, left)]
     causes += _grouped(left)
+    causes = [*_half_done(group), *causes]
     not_run = tuple(_not_run(group))
     unrun = {name for each in not_run for name in each.checks}
     failed = tuple(
@@ -156,6 +157,18 @@ def summarize(group: Group, found: Iterable[CheckFinding]) -> CheckSummary:
         failed=failed,
         not_run=not_run,
     )
+
+
+def _half_done(group: Group) -> Iterator[CheckCause]:
+    """Yield the cause that comes first: what else is found may be the work of half a plan."""
+    found = group.half_done()
+    if found:
+        plans = ", ".join(dict.fromkeys(each.plan for each in found))
+        names = ", ".join(each.name for each in found)
+        yield CheckCause(
+            text=f"a plan is half done on {names} ({plans}); what follows may be its work",
+            next="rmqpy upgrade apply continues it, rmqpy upgrade rollback takes it back",
+        )
 
 
 def _take(left: list[CheckFinding], checks: frozenset[str], names: set[str]) -> list[CheckFinding]:

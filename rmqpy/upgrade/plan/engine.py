@@ -68,28 +68,20 @@ def apply_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
     return journal if journal.state == APPLIED else resume(context)
 
 
-def begin_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") -> Journal:
+def begin_plan(
+    context: NodeContext, plan: Plan, replica: str, phase: str = "", *, is_checked: bool = False
+) -> Journal:
     """Check that this node's part can be carried out, and note in the journal that it begins.
 
     A plan for several nodes is begun on all of them first: from then on ``rollback`` of each takes
-    back this plan, not the one before. Raise UpgradeRefusedError as :func:`apply_plan` does.
+    back this plan, not the one before. With ``is_checked``, :func:`check_plan` was called before.
+    Raise UpgradeRefusedError as :func:`apply_plan` does.
     """
+    journal = current_journal(context) if is_checked else check_plan(context, plan, replica)
+    if journal is not None and journal.plan_id == plan.id:
+        if journal.is_half_done or journal.state == APPLIED:
+            return journal
     node = plan.node(replica)
-    journal = current_journal(context)
-    if journal is not None and journal.is_half_done:
-        if journal.plan_id != plan.id:
-            raise UpgradeRefusedError(
-                f"found plan {journal.plan_id} {journal.state} in {node.root}, expected no"
-                f" half-done plan; finish it with rmqpy upgrade apply --resume {node.root}, or"
-                f" take it back with rmqpy upgrade rollback {node.root}"
-            )
-        if journal.state == ROLLING_BACK:
-            raise _being_rolled_back(context, journal)
-        return journal
-    if journal is not None and journal.plan_id == plan.id and journal.state == APPLIED:
-        return journal
-    check_newest(context, node)
-    check_startable(context, node)
     earlier = _keep_earlier(context, journal)
     since_ms = context.now_ms()
     wanted = {op.source[0] for op in node.ops if op.source is not None}
@@ -116,6 +108,28 @@ def begin_plan(context: NodeContext, plan: Plan, replica: str, phase: str = "") 
                 remove_journal(context.files, context.work)
             raise
     return started
+
+
+def check_plan(context: NodeContext, plan: Plan, replica: str) -> Journal | None:
+    """Check that this node's part can be carried out or continued. Return the present journal.
+
+    A plan for several nodes is checked on all of them before it begins on one.
+    """
+    node, journal = plan.node(replica), current_journal(context)
+    if journal is not None and journal.is_half_done:
+        if journal.plan_id != plan.id:
+            raise UpgradeRefusedError(
+                f"found plan {journal.plan_id} {journal.state} in {node.root}, expected no"
+                f" half-done plan; finish it with rmqpy upgrade apply --resume {node.root}, or"
+                f" take it back with rmqpy upgrade rollback {node.root}"
+            )
+        if journal.state == ROLLING_BACK:
+            raise _being_rolled_back(context, journal)
+    elif journal is None or journal.plan_id != plan.id or journal.state != APPLIED:
+        check_newest(context, node)
+        check_startable(context, node)
+        _refuse_too_many(context, journal)
+    return journal
 
 
 def resume(context: NodeContext) -> Journal:
@@ -349,15 +363,18 @@ def _explained(context: NodeContext, what: str) -> Iterator[None]:
         ) from error
 
 
-def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, ...]:
-    """Save the journal of an applied plan, which can be rolled back after the next one."""
-    if journal is None or journal.state != APPLIED:
-        return ()
-    if len(journal.earlier) >= EARLIER_MAX:
+def _refuse_too_many(context: NodeContext, journal: Journal | None) -> None:
+    if journal is not None and journal.state == APPLIED and len(journal.earlier) >= EARLIER_MAX:
         raise UpgradeRefusedError(
             f"found {len(journal.earlier)} plans that can still be rolled back in {_root(context)},"
             f" expected at most {EARLIER_MAX}; run rmqpy upgrade finalize {_root(context)}"
         )
+
+
+def _keep_earlier(context: NodeContext, journal: Journal | None) -> tuple[str, ...]:
+    """Save the journal of an applied plan, which can be rolled back after the next one."""
+    if journal is None or journal.state != APPLIED:
+        return ()
     journal = attrs.evolve(journal, announced="")
     save_journal(context.files, f"{context.work}/{journal.plan_id}", journal)
     return (*journal.earlier, journal.plan_id)

@@ -118,6 +118,7 @@ class Plan:
             "id": self.id,
             "created_ms": self.created_ms,
             **self._content(),
+            **({"space": list(space)} if space else {}),
         }
         return value | {"signature": signature_of(value, key)} if key else value
 

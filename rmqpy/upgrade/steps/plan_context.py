@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,8 @@ from rmqpy.upgrade.checks.tables import MergedTables, merge_tables
 from rmqpy.upgrade.plan.keep import folder_after, keep_folder
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.operations import Op
-from rmqpy.upgrade.plan.plan import NodePlan
+from rmqpy.upgrade.plan.plan import NodePlan, Plan
+from rmqpy.upgrade.plan.space import SpaceNeed, space_needed
 from rmqpy.upgrade.plan.survey import Survey
 from rmqpy.upgrade.steps.reference import Reference, choose_reference
 
@@ -101,6 +102,21 @@ class PlanContext:
     def on_this_host(self) -> list[LocalReplica]:
         """The replicas that may be changed; the others are only read."""
         return [each for each in self.group.replicas if isinstance(each, LocalReplica)]
+
+    def space_of(self, plan: Plan) -> Iterator[tuple[str, SpaceNeed]]:
+        """Yield the space that each member's part needs, by file system.
+
+        Of a member on another host only the disk of its directory is known; there, apply looks at
+        all of them before the first change.
+        """
+        local = {each.name: each for each in self.on_this_host}
+        for part in (each for each in plan.nodes if each.ops):
+            name, free = part.replica, self.group.survey(part.replica).disk_free
+            if name in local:
+                needs = space_needed(self.node_context(local[name]), part)
+            else:
+                needs = [SpaceNeed(part.root, part.written_bytes, free)]
+            yield from ((name, each) for each in needs)
 
     def paths_of(self, survey: Survey) -> StorePaths:
         """Return the paths of a replica of this host."""

@@ -21,6 +21,7 @@ from rmqpy.upgrade.steps.preconditions import (
     BEFORE_LEAVING,
     BEFORE_SWITCH,
     refuse_findings,
+    refuse_half_done,
 )
 from rmqpy.upgrade.steps.states import (
     AlignStep,
@@ -44,6 +45,7 @@ def plan_alignment(context: PlanContext) -> Plan:
 
     Raise UpgradeRefusedError when only the operator can decide (DivergedError, with both sides).
     """
+    refuse_half_done(context)
     refuse_findings(context, BEFORE_ALIGNMENT, "the replicas cannot be one group")
     state = detect(context.group)
     reference = context.reference
@@ -134,6 +136,7 @@ def plan_switch(context: PlanContext) -> Plan:
     """
     state = detect(context.group)
     if state not in (GroupState.ALIGNED, GroupState.SEALED):
+        refuse_half_done(context)
         raise UpgradeRefusedError(
             f"found {state.text}, expected equal classic logs; {_before_switch(state)}"
         )
@@ -170,6 +173,7 @@ def _before_leave(state: GroupState) -> str:
 
 def plan_leaving(context: PlanContext) -> Plan:
     """Return the plan of the way back for the members of this host."""
+    refuse_half_done(context)
     if is_controlled(context.group):
         return _plan_leaving_controller(context)
     if context.options.reference is not None:

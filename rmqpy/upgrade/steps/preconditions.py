@@ -33,6 +33,17 @@ NOT_IN_THE_WAY = frozenset(("QUEUE_STEP",))
 """Findings of these checks that no step makes worse, and none repairs."""
 
 
+def refuse_half_done(context: PlanContext) -> None:
+    """Raise UpgradeRefusedError if a plan is half done: a second one would be made of its work."""
+    found = context.group.half_done()
+    if found:
+        names, root = ", ".join(f"{each.name} ({each.plan})" for each in found), found[0].root
+        raise UpgradeRefusedError(
+            f"found a plan that is half done on {names}, expected none; finish it with rmqpy"
+            f" upgrade apply --resume {root}, or take it back with rmqpy upgrade rollback {root}"
+        )
+
+
 def refuse_findings(context: PlanContext, names: tuple[str, ...], before: str) -> None:
     """Raise UpgradeRefusedError if one of these checks finds anything."""
     found = [

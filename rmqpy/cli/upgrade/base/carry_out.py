@@ -38,7 +38,7 @@ def carry_out(
     Every part is checked and begun before the first operation of any, so that a rollback of each
     directory takes back this plan if the command is killed.
     """
-    from rmqpy.upgrade.plan.engine import apply_plan, begin_plan
+    from rmqpy.upgrade.plan.engine import apply_plan, begin_plan, check_plan
 
     contexts = [
         (part, context.node_context(context.group.replica(part.replica)))
@@ -49,7 +49,9 @@ def carry_out(
         for part, node_context in contexts:
             stack.enter_context(locked(node_context.files, part.root))
         for part, node_context in contexts:
-            begin_plan(node_context, plan, part.replica, phase)
+            check_plan(node_context, plan, part.replica)
+        for part, node_context in contexts:
+            begin_plan(node_context, plan, part.replica, phase, is_checked=True)
         for part, node_context in contexts:
             journals.append(apply_plan(node_context, plan, part.replica, phase))
             done(node_context, part)
@@ -77,6 +79,7 @@ def recorded_context(options: argparse.Namespace, root: str) -> NodeContext:
     """
     from attrs import evolve
 
+    from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.config.loading import StoreSettings
     from rmqpy.store.files.disk import OsFileSystem
@@ -95,6 +98,7 @@ def recorded_context(options: argparse.Namespace, root: str) -> NodeContext:
     )
     journal = current_journal(bare)
     if journal is None:
+        check_store_root(bare.files, root, bare.settings, may_be_empty=True)
         return bare
     record = load_record(bare.files, bare.work, journal.plan_id)
     if record.settings is None:

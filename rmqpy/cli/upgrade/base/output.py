@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.checks.findings import Group
     from rmqpy.upgrade.plan.journal import Journal
     from rmqpy.upgrade.plan.plan import Plan
+    from rmqpy.upgrade.steps.plan_context import PlanContext
 
 Verb = Callable[[argparse.Namespace], int]
 
@@ -38,16 +39,26 @@ def guarded(run: Verb) -> Verb:
             options.given_group = use_group(options) if options.of_group else None
             return run(options)
         except UpgradeRefusedError as refused:
+            text = _as_typed(options, str(refused))
             sides = refused.sides if isinstance(refused, DivergedError) else {}
-            more = {"refused": str(refused), **({"sides": sides} if sides else {})}
-            value = error_json(refused, EXIT_NO, more)
-            print_result(options, value, _refusal_lines(str(refused), sides), sys.stderr)
+            more = {"refused": text, **({"sides": sides} if sides else {})}
+            value = error_json(text, EXIT_NO, more)
+            print_result(options, value, _refusal_lines(text, sides), sys.stderr)
             return EXIT_NO
         finally:
             if mine is not None:
                 mine.close()
 
     return guarded
+
+
+def _as_typed(options: argparse.Namespace, text: str) -> str:
+    """Return a refusal with the commands of a group as they are typed in its directory."""
+    group = getattr(options, "given_group", None)
+    for member in group.file.members if group is not None else ():
+        for words in (f"apply --resume {member.directory}", f"rollback {member.directory}"):
+            text = text.replace(f"rmqpy upgrade {words}", f"rmqpy upgrade {words.split()[0]}")
+    return text
 
 
 def _refusal_lines(text: str, sides: dict[str, dict[str, list[str]]]) -> Iterable[str]:
@@ -82,15 +93,30 @@ def ask(options: argparse.Namespace, what: str, remedy: str = "Run") -> None:
     )
 
 
-def show_plan(options: argparse.Namespace, plan: Plan, group: Group) -> int:
+def show_plan(options: argparse.Namespace, plan: Plan, context: PlanContext) -> int:
     """Show a plan for a group, and write it to the file of ``--out``."""
     from pathlib import Path
 
-    value = plan.to_json(read_secret(getattr(options, "key", None)))
+    space = [
+        {"member": name, "folder": each.folder, "needed": each.needed, "free": each.free}
+        for name, each in context.space_of(plan)
+    ]
+    value = plan.to_json(read_secret(getattr(options, "key", None)), space)
     if getattr(options, "out", None):
         Path(options.out).write_text(json.dumps(value, indent=1), encoding="utf-8")
-    print_result(options, value, _plan_lines(options, plan, group))
+    lines = [*_plan_lines(options, plan, context.group), *written_line(options)]
+    print_result(options, value, lines)
     return EXIT_DONE
+
+
+def written_line(options: argparse.Namespace) -> list[str]:
+    """Return the line that says where the result is written, if it is."""
+    from pathlib import Path
+
+    if not getattr(options, "out", None):
+        return []
+    path = Path(options.out)
+    return [f"written to {path.name if path.parent == Path.cwd() else path}"]
 
 
 def _plan_lines(options: argparse.Namespace, plan: Plan, group: Group) -> Iterable[str]:

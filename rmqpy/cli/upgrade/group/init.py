@@ -19,6 +19,7 @@ from rmqpy.cli.upgrade.base.options import add_verb
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.group.shell import is_free_port
 from rmqpy.model.errors import RmqError
+from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -131,6 +132,12 @@ def _read(options: argparse.Namespace, text: str) -> tuple[str, str, bytes, Mapp
             )
         keys = {"storePathRootDir": facts.root, **facts.keys}
         return text, facts.config_path, format_properties(keys).encode(), {}
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        raise RmqError(
+            f"{text}: found the scheme {scheme}, expected a path, ssh://HOST/PATH, or"
+            f" https://HOST:PORT; correct it{did_you_mean(scheme, ('ssh', 'https'))}"
+        )
     return LOCAL, text, read_given(text, "the broker.conf"), os.environ
 
 

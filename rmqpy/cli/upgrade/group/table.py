@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.checks.member_facts import MemberFacts
     from rmqpy.upgrade.group.detection import GroupFacts, ProofFacts
     from rmqpy.upgrade.group.group_file import GroupFile
-    from rmqpy.upgrade.group.states import NextStep
+    from rmqpy.upgrade.group.states import NextStep, State
 
 HEAD = ("member", "role", "state", "since", "log end", "last proof")
 
@@ -40,7 +41,7 @@ def group_lines(
                 yield f"{each.name}: {text.removeprefix(f'{each.name}: ')}"
     yield from view.contradictions
     yield f"next: {command_of(step, view.facts)} ({explanation(step, view.state)})"
-    yield f"way back: {state.back}"
+    yield f"way back: {_back(state)}"
 
 
 def state_lines(group: GroupFile, view: GroupView, step: NextStep) -> Iterator[str]:
@@ -60,7 +61,7 @@ def state_json(group: GroupFile, view: GroupView, step: NextStep) -> dict[str, A
         "served": state.served,
         "next": step.value,
         "command": command_of(step, view.facts),
-        "back": state.back,
+        "back": _back(state),
     }
 
 
@@ -88,6 +89,11 @@ def group_json(
         ],
         "contradictions": list(view.contradictions),
     }
+
+
+def _back(state: State) -> str:
+    """Return the way back with its commands as they are typed."""
+    return re.sub(r"`(\w+)`", r"rmqpy upgrade \1", state.back)
 
 
 def command_of(step: NextStep, facts: GroupFacts) -> str:
@@ -139,7 +145,9 @@ def _proof(member: MemberFacts, proof: ProofFacts | None, now_ms: int) -> str:
     if not proof.holds:
         return f"{age}, failed"
     grown = member.end - proof.ends[member.name]
-    return age if not grown else f"{age}, {grown:+} bytes since"
+    if not grown:
+        return age
+    return f"{age}, {abs(grown)} bytes {'more' if grown > 0 else 'less'} now"
 
 
 def _time(time_ms: int) -> str:
