@@ -71,6 +71,17 @@ def members(group: ControllerGroup) -> list[dict[str, Any]]:
     return [*info.get("inSyncReplicas", ()), *info.get("notInSyncReplicas", ())]
 
 
+def alive(group: ControllerGroup) -> set[int]:
+    """Return the ids of the replicas whose heartbeats the controller receives."""
+    return {each["brokerId"] for each in members(group) if each["alive"]}
+
+
+def await_master(group: ControllerGroup, member: str) -> None:
+    """Wait for the election. Each attempt while nobody could be elected has taken an epoch."""
+    address = group.brokers[member].address
+    wait_until(lambda: group.replicas_info().get("masterAddress") == address)
+
+
 def put(group: ControllerGroup, member: str) -> RemotingCommand:
     with BlockingConnection(group.brokers[member].address) as connection:
         return connection.call(send_request("Normal", 0, [b"put"]))
@@ -122,7 +133,7 @@ def test_a_copied_store_takes_the_place_of_its_original(
     group.start("master")
     group.await_sync(1)
     group.start("slave")
-    wait_until(lambda: group.replicas_info()["masterAddress"] == group.brokers["slave"].address)
+    await_master(group, "slave")
     answers = [put(group, member) for member in ("master", "slave")]
     assert [each.code for each in answers] == [ResponseCode.SUCCESS] * 2
     assert len({each.ext_fields["queueOffset"] for each in answers}) == 1, "given twice"
@@ -165,6 +176,22 @@ def start_with_data(group: ControllerGroup, *, kept: bool) -> None:
     group.controller.start()
 
 
+def start_with_new_path(group: ControllerGroup) -> None:
+    """Start the controller with a new ``controllerStorePath``: it knows nobody."""
+    path = group.controller.directory / "controller"
+    change_controller(group, f"controllerStorePath={path}", f"controllerStorePath={path}-new")
+
+
+def change_controller(group: ControllerGroup, old: str, new: str) -> None:
+    """Change a line of the configuration of the controller, and start it again."""
+    group.controller.stop()
+    conf = Path(group.controller.argv[-1])
+    lines = conf.read_text().splitlines()
+    lines[lines.index(old)] = new
+    conf.write_text("\n".join(lines) + "\n")
+    group.controller.start()
+
+
 def test_a_controller_that_lost_its_data_gives_no_role(
     group: ControllerGroup, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +219,7 @@ def test_a_controller_that_lost_its_data_gives_no_role(
 
 def test_a_controller_with_its_data_of_before_elects_nobody(group: ControllerGroup) -> None:
     """It waits for replicas that are gone for good. While it is stopped, ``switch`` cannot ask."""
+    before = manifest(group.store("master"), group.root / "before.json")
     start_both(group)
     group.stop_all()
     group.controller.stop()
@@ -200,10 +228,18 @@ def test_a_controller_with_its_data_of_before_elects_nobody(group: ControllerGro
     no_master = is_in_log(group, "slave", "Failed to elect a new master")
     for member in group.brokers:
         group.brokers[member].launch()
-    wait_until(lambda: no_master() and len(members(group)) == 4)
-    assert {each["brokerId"] for each in members(group) if each["alive"]} == {3, 4}
+    wait_until(lambda: no_master() and alive(group) == {3, 4} and len(members(group)) == 4)
     assert group.replicas_info().get("masterBrokerId") is None
     assert ResponseCode.SUCCESS not in {put(group, member).code for member in group.brokers}
+    stop_cleanly_once(group)
+    start_with_new_path(group)
+    hand_over_again(group)
+    start_both(group)
+    assert group.send(1000) == SENT
+    group.await_level()
+    group.stop_all()
+    assert group.logs("master") == group.logs("slave")
+    upgrade("verify", *group.stores, "--before", before)
 
 
 def test_contradicting_keys_end_the_broker_or_its_replication(
