@@ -36,7 +36,10 @@ TEXTS: Final[Mapping[NextStep, str]] = {
     NextStep.START: "those that do not run; a master before its slaves",
     NextStep.PLAN: "compare the members and write what makes them equal",
     NextStep.APPLY: "carry out the plan; nothing is lost, everything is journaled",
-    NextStep.SWITCH: "close the old log and write the DLedger settings of all members",
+    NextStep.SWITCH: (
+        "close the old log and write the DLedger settings of all members, or with --to controller"
+        " those of a controller group of 5.x"
+    ),
     NextStep.HAND_OVER: "configure the other members as well",
     NextStep.VERIFY: "compare every message of all members and write the certificate",
     NextStep.FINALIZE: "give up `rollback`; refused while it is the only way back",
