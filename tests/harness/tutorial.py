@@ -13,6 +13,7 @@ from rmqpy.testing.processes import python_environment
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+MARK = "=== block "
 TIMEOUT_S = 300
 
 
@@ -40,7 +41,7 @@ def run_tutorial(page: str, ports: Mapping[str, int], folder: Path) -> tuple[lis
     for number, block in enumerate(blocks):
         for written, free in ports.items():
             block = block.replace(written, str(free))
-        script += f"echo '=== {number}'\n{block}"
+        script += f"echo '{MARK}{number}'\n{block}"
     environment = python_environment()
     environment["PATH"] = f"{programs(folder)}{os.pathsep}{os.environ['PATH']}"
     shell = subprocess.Popen(
@@ -55,6 +56,6 @@ def run_tutorial(page: str, ports: Mapping[str, int], folder: Path) -> tuple[lis
         output, errors = shell.communicate(timeout=TIMEOUT_S)
     finally:
         shell.terminate()  # runs the trap after a time-out
-    parts = output.split("=== ")
-    assert len(parts) == len(blocks) + 1, errors
+    parts = output.split(MARK)
+    assert len(parts) == len(blocks) + 1, (output, errors)
     return parts[1:], errors
