@@ -133,7 +133,8 @@ def compile_for_others(work: Path) -> None:
     for target in TARGETS:
         out = work / "objects" / target
         out.mkdir(parents=True)
-        run(sys.executable, "-m", "ziglang", "cc", "-target", target, *flags, *sources, cwd=out)
+        for source in sources:
+            run(sys.executable, "-m", "ziglang", "cc", "-target", target, *flags, source, cwd=out)
         expect(len(list(out.glob("*.o"))) == len(sources), f"the C core compiles for {target}")
 
 
@@ -186,11 +187,11 @@ def main() -> None:
         sdist, wheel = build_twice(work)
         repaired = repair(wheel, work)
         check_content(repaired)
-        compile_for_others(work)
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
             for file in (sdist, repaired):
                 shutil.copy(file, options.keep)
+        compile_for_others(work)
         for number, python in enumerate(pythons(options.python)):
             install_and_run(python, repaired, work, demo=number == 0)
         install_and_run(sys.executable, sdist, work, demo=False)

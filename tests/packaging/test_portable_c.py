@@ -17,11 +17,13 @@ COMPILER = next(filter(None, map(shutil.which, (os.environ.get("CC", "cc"), "gcc
 @pytest.mark.slow
 @pytest.mark.skipif(COMPILER is None, reason="found no C compiler; apt-get install gcc")
 def test_the_c_core_compiles_without_what_only_linux_has() -> None:
-    assert COMPILER is not None and len(SOURCES) > 20
+    assert COMPILER is not None
+    calling = [source for source in SOURCES if "#include <sys/" in source.read_text("utf-8")]
+    assert len(calling) >= 3
     flags = ["-fsyntax-only", "-std=c11", "-Wall", "-Wextra", "-Werror"]
     hidden = ["-U__linux__", "-U__linux", "-Ulinux"]
     done = subprocess.run(
-        [COMPILER, *flags, *hidden, *map(str, SOURCES)], capture_output=True, text=True, check=False
+        [COMPILER, *flags, *hidden, *map(str, calling)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
