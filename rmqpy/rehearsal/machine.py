@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ def _read(log: Path) -> float:
     begin_s = time.perf_counter()
     for path in sorted(log.iterdir()):
         with path.open("rb", buffering=0) as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if sys.platform == "linux":
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             while done < READ_MAX and (chunk := file.read(min(CHUNK, READ_MAX - done))):
                 done += len(chunk)
     return done / (1 << 20) / max(time.perf_counter() - begin_s, 1e-6)
@@ -44,12 +46,13 @@ def _read(log: Path) -> float:
 
 def _sync(path: Path) -> float:
     taken = []
+    sync = getattr(os, "fdatasync", os.fsync)  # macOS has only the second
     try:
         with path.open("wb", buffering=0) as file:
             for _ in range(SYNCS):
                 file.write(bytes(SYNCED_BYTES))
                 begin_s = time.perf_counter()
-                os.fdatasync(file.fileno())
+                sync(file.fileno())
                 taken.append(time.perf_counter() - begin_s)
     finally:
         path.unlink(missing_ok=True)

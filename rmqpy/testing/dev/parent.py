@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -29,12 +30,15 @@ class ParentWatch:
         """Begin to watch. Call it in the loop."""
         if not self._given and self._pid <= 1:
             return
+        if sys.platform != "linux":
+            self._poll()
+            return
         try:
             self._fd = os.pidfd_open(self._pid)
         except ProcessLookupError:
             self._report()
             return
-        except (OSError, AttributeError):  # an old kernel, or another system
+        except (OSError, AttributeError):  # an old kernel or library
             self._poll()
             return
         if os.getppid() != self._pid:
