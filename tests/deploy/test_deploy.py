@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -54,7 +55,17 @@ def test_a_service_of_the_compose_file_is_a_command_that_exists(name: str) -> No
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
+def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A service manager, to which all processes report."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(SECONDS_MAX)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        yield receiver
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, manager: socket.socket) -> Iterator[dict[str, str]]:
     """Run the commands of the compose file on this machine: addresses become loopback addresses,
     volumes folders, and the ports of the container free ones. Yield the addresses of the pages.
     """
@@ -75,6 +86,8 @@ def cluster(tmp_path: Path) -> Iterator[dict[str, str]]:
             process = start_process(words)
             running.callback(_stop, process)
         yield where
+    told = [manager.recv(1000) for _ in COMPOSE["services"]]
+    assert set(told) == {b"STOPPING=1"}
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
@@ -101,11 +114,17 @@ def answers(url: str, deadline_s: float, text: str = "") -> str:
 
 
 @pytest.mark.slow
-def test_the_services_of_the_compose_file_become_ready(cluster: dict[str, str]) -> None:
+def test_the_services_of_the_compose_file_become_ready(
+    cluster: dict[str, str], manager: socket.socket
+) -> None:
     deadline_s = time.monotonic() + SECONDS_MAX
     for name in ("namesrv", "master", "slave"):
         assert answers(f"{cluster[name]}/ready", deadline_s) == "ready\n"
         assert answers(f"{cluster[name]}/health", deadline_s) == "healthy\n"
     assert "broker-a" in answers(f"{cluster['console']}/", deadline_s, "broker-a")
+    told = sorted(manager.recv(1000).decode() for _ in cluster)
+    servers = ("broker broker-a", "broker broker-a", "console", "name server")
+    for line, server in zip(told, servers, strict=True):
+        assert line.startswith(f"READY=1\nSTATUS={server} at ")
     series = answers(f"{cluster['master']}/metrics", deadline_s)
     assert 'rmqpy_role{broker="broker-a",role="master"} 1' in series
