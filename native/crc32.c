@@ -15,7 +15,7 @@
 
 /* table[k][b] is the effect of byte b followed by k zero bytes. Filled before anything can call it. */
 static uint32_t table[8][256];
-static int has_pclmul, has_vpclmul;
+static int has_pclmul, has_vpclmul __attribute__((unused));
 
 __attribute__((constructor)) static void prepare(void)
 {
