@@ -47,6 +47,10 @@ READ_ONLY = (
     "found a directory that is served to be read only, expected one that may be changed; restart"
     " rmqpy upgrade serve there with --drive -c broker.conf, or reach the host over ssh://"
 )
+WRONG_TOKEN = (
+    "found a wrong token, expected that of this rmqpy upgrade serve; give its file with"
+    " --token-file, or as token_file in group.toml"
+)
 SEND_SECONDS = 60.0
 """The time that a client has for each piece of an answer."""
 PIECE_BYTES = 256 << 10
@@ -95,7 +99,7 @@ def application(
 
     async def drive(request: web.Request) -> web.StreamResponse:
         if not may_ask(request):
-            return _refusal(request, 403, "wrong token")
+            return _refusal(request, 403, WRONG_TOKEN)
         if agent is None:
             return _refusal(request, 403, READ_ONLY)
         if agents.locked():
@@ -107,7 +111,7 @@ def application(
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if not may_ask(request):
-            return _refusal(request, 403, "wrong token")
+            return _refusal(request, 403, WRONG_TOKEN)
         try:
             pieces, size = await server.answer(request)
         except (RmqError, ValueError) as error:

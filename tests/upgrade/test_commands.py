@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import ssl
 import subprocess
 import sys
 import threading
@@ -463,9 +462,9 @@ def test_serve_requires_its_token_over_tls(lagging: Path) -> None:
         good = RemoteReplica("n0", server.address, "a-token-of-enough-characters", authority)
         assert good.survey().manifest.messages == 361
         wrong = RemoteReplica("n0", server.address, "another-token-of-characters", authority)
-        with pytest.raises(RmqError, match="403"):
+        with pytest.raises(RmqError, match=r"403 found a wrong token, .* with --token-file"):
             wrong.survey()
-        with pytest.raises((RmqError, ssl.SSLError)):
+        with pytest.raises(RmqError, match=r"not trusted .* with --authority"):
             RemoteReplica("n0", server.address, "a-token-of-enough-characters").survey()
         with pytest.raises(RmqError, match="not sent without TLS"):
             RemoteReplica("n0", "http://127.0.0.1:1", "a-token-of-enough-characters").status()

@@ -22,7 +22,7 @@ from rmqpy.model.errors import NetworkError, RmqError, StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.upgrade.checks.member_facts import MemberFacts, read_member_facts
-from rmqpy.upgrade.link.connections import TOKEN_HEADER, trusting
+from rmqpy.upgrade.link.connections import TOKEN_HEADER, distrusted, trusting
 from rmqpy.upgrade.link.driver import attempted
 from rmqpy.upgrade.plan.evidence import current_journal
 from rmqpy.upgrade.plan.node_context import NodeContext, range_digest
@@ -258,7 +258,10 @@ class RemoteReplica:
         url = f"{self.address.rstrip('/')}/v1/{what}?{urllib.parse.urlencode(query)}"
         request = urllib.request.Request(url, headers={TOKEN_HEADER: self.token})
         if self.token and not url.startswith("https:"):
-            raise RmqError(f"{self.address}: a token is not sent without TLS; use https://")
+            raise RmqError(
+                f"{self.address}: found an address without TLS, expected https://, because a token"
+                " is not sent without TLS; correct the address, or leave the token out"
+            )
         secure = urllib.request.HTTPSHandler(context=trusting(self.authority))
         opener = urllib.request.build_opener(secure, _NoRedirects)
         try:
@@ -271,6 +274,8 @@ class RemoteReplica:
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             text = getattr(reason, "strerror", None) or str(reason)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                raise distrusted(self.address, reason) from None
             if _is_lost(error):
                 raise LostConnectionError(f"{self.address}: {text}") from None
             raise NetworkError(

@@ -149,16 +149,20 @@ def connect_served(url: str, token: str, authority: str | None) -> HttpsConnecti
         status, text = _read_answer(reader)
         connected.settimeout(None)
     except ssl.SSLCertVerificationError as error:
-        raise RmqError(
-            f"{url}: found a certificate that is not trusted ({error.verify_message}), expected a"
-            " trusted one; give its authority with --authority, or as authority in group.toml"
-        ) from None
+        raise distrusted(url, error) from None
     except OSError as error:
         raise NetworkError(f"the connection failed: {error}") from None
     if status != 101:
         connected.close()
         raise RmqError(f"{url}: {status or ''} {text}".rstrip())
     return HttpsConnection(connected, reader, connected.makefile("wb"))
+
+
+def distrusted(url: str, error: ssl.SSLCertVerificationError) -> RmqError:
+    return RmqError(
+        f"{url}: found a certificate that is not trusted ({error.verify_message}), expected a"
+        " trusted one; give its authority with --authority, or as authority in group.toml"
+    )
 
 
 def trusting(authority: str | None) -> ssl.SSLContext:
