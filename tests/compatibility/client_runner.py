@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Final
 
@@ -25,15 +25,17 @@ def run_clients(
     folder: Path,
     jobs: int,
 ) -> Iterator[tuple[str, dict[str, Outcome]]]:
-    """Yield the name and the outcomes of each client; ``jobs`` clients run at a time."""
+    """Yield the name and the outcomes of each client when it has ended; ``jobs`` clients run at a
+    time.
+    """
     chosen = tuple(cases)
     with ThreadPoolExecutor(jobs) as pool:
-        futures = {
-            name: pool.submit(_run_client, cluster, client, chosen, folder / name)
+        names = {
+            pool.submit(_run_client, cluster, client, chosen, folder / name): name
             for name, client in clients.items()
         }
-        for name, future in futures.items():
-            yield name, future.result()
+        for future in as_completed(names):
+            yield names[future], future.result()
 
 
 def _run_client(

@@ -26,13 +26,13 @@ HEAD: Final = """# Compatibility card
 What others wrote judges the servers of rmqpy: Apache's own integration tests, unchanged, and the
 clients of other languages. `tox -e card` runs all of it and writes this page from
 `tests/compatibility/results/`; `tox -e card -- --judges go-2.1.2 --servers dledger` runs a part.
-CI runs a sample (`tests/interop/test_compatibility.py`). The same judges run against Java's broker
-4.9.7, which shows whether a failure belongs to rmqpy.
+`tests/interop/test_compatibility.py` is a sample. The same judges run against Java's broker 4.9.7,
+which shows whether a failure belongs to rmqpy.
 
 """
 MEANING: Final = """
 *passed* of *run*. Skipped tests are those that Apache skips, and calls that a client does not have
-are not counted. {mixed}
+are not counted. Each test counts with its last run. {mixed}
 """
 CLIENTS_HEAD: Final = """
 ## What the clients do

@@ -17,6 +17,7 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic
 from rmqpy.testing.java import JavaHome, JavaSite, JvmSettings
+from rmqpy.testing.java.site import BUSY_MACHINE
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
     FAST_ELECTION,
@@ -155,7 +156,7 @@ class JudgedCluster:
         ports = list(self._block(len(kinds)))
         self.brokers[name] = []
         for number, kind in enumerate(kinds):
-            settings = {**self.settings, **self._tls_settings()}
+            settings = {**BUSY_MACHINE, **self.settings, **self._tls_settings()}
             if len(kinds) > 1:
                 settings |= {**ELECTION, **group_settings(name, ports, number)}
             elif self.target.dledger:

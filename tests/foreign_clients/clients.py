@@ -118,15 +118,16 @@ def _spring(version: str, boot: str) -> ForeignClient:
 
 
 def _go(version: str) -> ForeignClient:
+    required = (f"{GO_MODULE} {version}", *GO_REPAIRED)
+    lines = ("module probe", "go 1.21", *(f"require {module}" for module in required))
+
     def argv() -> list[str]:
-        source = (SOURCES / "probe.go").read_bytes() + version.encode()
+        source = (SOURCES / "probe.go").read_bytes() + "\n".join(lines).encode()
         folder = cache() / f"go-{hashlib.sha256(source).hexdigest()[:12]}"
         return ["env", "ROCKETMQ_GO_LOG_LEVEL=error", str(make(folder, build) / "probe")]
 
     def build(work: Path) -> None:
         shutil.copy(SOURCES / "probe.go", work / "main.go")
-        required = (f"{GO_MODULE} {version}", *GO_REPAIRED)
-        lines = ("module probe", "go 1.21", *(f"require {module}" for module in required))
         (work / "go.mod").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
         run(["go", "mod", "tidy"], work)
         run(["go", "build", "-o", "probe", "."], work)

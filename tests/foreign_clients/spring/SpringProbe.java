@@ -230,6 +230,7 @@ public class SpringProbe {
         public void prepareStart(DefaultMQPushConsumer consumer) {
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.setPollNameServerInterval(1000);
+            consumer.setInstanceName("consumer" + System.nanoTime());  // it names the offsets of a broadcast
         }
 
         @Override
