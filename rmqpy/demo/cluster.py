@@ -21,6 +21,7 @@ from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.config.loading import load_store_settings
+from rmqpy.demo.store_copy import NEVER_CLEANED
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.model.ids import MASTER_ID
@@ -84,6 +85,7 @@ class DemoCluster:
                     **FAST_ELECTION,
                     "maxHeartBeatLeak": "8",
                     **self.settings,
+                    **NEVER_CLEANED,
                     "brokerRole": role,
                     "brokerId": "1" if number == 1 else "0",
                     "autoCreateTopicEnable": "true",

@@ -6,10 +6,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from harness.mapped_reads import watch_mapped_reads
 
-from rmqpy.audit.facts import file_md5
-from rmqpy.audit.facts.file_md5 import FilePart, file_md5s
-from rmqpy.audit.scan.log_bytes import LogBytes
+from rmqpy.audit.facts.file_md5 import CHUNK, FilePart, file_md5s
 from rmqpy.store.files.disk import OsFileSystem
 
 DATA = bytes(range(1, 200))
@@ -39,9 +38,11 @@ def test_an_empty_file_has_sums(tmp_path: Path) -> None:
 
 def test_the_hole_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "0"
-    path.write_bytes(bytes(4096))
-    unread = LogBytes(memoryview(DATA[:100] + b"\xff" * 3996), 100)
-    monkeypatch.setattr(file_md5, "map_log", lambda *_: unread)
-    sums = file_md5s(OsFileSystem(), FilePart(str(path), 200))
-    assert sums.md5 == hex_of(DATA[:100] + bytes(3996))
-    assert sums.valid_md5 == hex_of(DATA[:100] + bytes(100))
+    with path.open("wb") as file:
+        file.write(DATA)
+        file.truncate(3 * CHUNK)
+    ends = watch_mapped_reads(monkeypatch)
+    sums = file_md5s(OsFileSystem(), FilePart(str(path), 2 * CHUNK))
+    assert sums.md5 == hex_of(path.read_bytes())
+    assert sums.valid_md5 == hex_of(path.read_bytes()[: 2 * CHUNK])
+    assert ends and max(ends) <= CHUNK

@@ -101,7 +101,10 @@ def test_an_audit_that_fails_halfway_ends_its_document(
     ("words", "hint"),
     [
         (["stor"], "did you mean store?"),
-        (["store", "fsk", "x"], "expected one of inspect, fsck, map, dump; did you mean fsck?"),
+        (
+            ["store", "fsk", "x"],
+            "expected one of inspect, fsck, map, backup, dump; did you mean fsck?",
+        ),
         (["admin", "topicStats"], "expected one that --help lists; did you mean topicStatus?"),
         (["why", "not-delete", "x"], "did you mean not-deleted?"),
         (["upgrade", "fin"], "did you mean finalize?"),

@@ -12,7 +12,9 @@ import pytest
 from attrs import evolve
 
 from rmqpy.audit.replicas.certificate import Certificate
+from rmqpy.config.loading import load_store_settings
 from rmqpy.demo import DemoPlan, run_demo
+from rmqpy.demo.cluster import DemoCluster
 from rmqpy.demo.comparison import ClientMessageValue, Reading, compare
 from rmqpy.demo.store_copy import QueueOnDisk, copy_store, detected_sizes, queues_on_disk
 from rmqpy.demo.walkthrough import SECONDS_MAX
@@ -53,6 +55,17 @@ def test_the_demo_runs_on_a_new_store(tmp_path: Path, capsys: pytest.CaptureFixt
     assert certificate.holds and len(certificate.subjects) == 4
     for member in ("n0", "n1", "n2"):
         assert len(list((tmp_path / member / "store/commitlog").iterdir())) >= 2
+
+
+def test_the_brokers_of_the_demo_delete_nothing_on_a_nearly_full_disk(tmp_path: Path) -> None:
+    cluster = DemoCluster(tmp_path, {"fileReservedTime": "1"})
+    try:
+        for member in ("n0", "n1", "n2"):
+            settings = load_store_settings(str(tmp_path / member / "broker.conf"))
+            assert not settings.clean_file_forcibly_enable
+            assert settings.file_reserved_time > 24 * 365
+    finally:
+        cluster.close()
 
 
 @pytest.mark.crash

@@ -250,7 +250,11 @@ def test_the_plan_is_that_of_upgrade(
     ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
     assert run("pipeline", "plan", *stores, "--out", ours)[0] == 0
     assert run("upgrade", "plan", *stores, "--out", theirs)[0] == 0
-    assert ours.read_bytes() == theirs.read_bytes()
+    plans = [json.loads(each.read_bytes()) for each in (ours, theirs)]
+    for plan in plans:
+        for space in plan["space"]:
+            del space["free"]  # other programs write to this disk, too
+    assert plans[0] == plans[1]
 
 
 def test_a_divergence_has_no_plan(

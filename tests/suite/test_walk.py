@@ -87,7 +87,7 @@ def test_wrong_calls_are_sentences(
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "b.json").write_text("[]")
     for words, text in [
-        ([str(tmp_path / "none.toml")], "cannot be read"),
+        ([str(tmp_path / "none.toml")], "found no such file or directory"),
         ([suite, "--keep"], "expected --work DIR"),
         ([suite, "--html", "/nowhere/at/all.html"], "expected an existing one"),
         ([suite, "--work", str(tmp_path / "used")], "an earlier run"),

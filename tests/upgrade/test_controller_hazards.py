@@ -257,7 +257,7 @@ def test_c14_a_timer_log_that_leads_beyond_a_truncated_log_is_reported(
     half = scan.offset[len(scan) // 2]
     group.edit("clean", f"commitlog/{log.name}", half, bytes(scan.end - half))
     (text,) = [each.text for each in run_checks(group.group()) if each.check == "timers-in-log"]
-    assert text.startswith("the last ") and f"the end of the log, {half}" in text
+    assert text.startswith("the end of the timer log, ") and f"the end of the log, {half}" in text
 
 
 def test_an_epoch_that_begins_after_the_filler_of_a_file_fits_the_log(classic: Path) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from harness.mapped_reads import watch_mapped_reads
 
 from rmqpy.audit.replicas.compare import DifferenceKind, compare_manifests
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files.disk import DiskFile, OsFileSystem
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
 from rmqpy.upgrade.checks.replica import LinkedReplica, LocalReplica
 from rmqpy.upgrade.checks.requests import ReplicaRequests
@@ -153,23 +154,9 @@ def test_the_hole_at_the_end_of_a_file_is_not_read(
         file.write(content)
         file.truncate(3 * CHUNK)
     expected = hashlib.md5(path.read_bytes()).hexdigest()
-    beyond: list[int] = []
-
-    class Watched:
-        def __init__(self, view: memoryview) -> None:
-            self.view = view
-
-        def __getitem__(self, part: slice) -> memoryview:
-            if part.start >= CHUNK:
-                beyond.append(part.start)
-            return self.view[part]
-
-    mapped = DiskFile._mapping
-    monkeypatch.setattr(
-        DiskFile, "_mapping", lambda file, writable: Watched(mapped(file, writable=writable))
-    )
+    ends = watch_mapped_reads(monkeypatch)
     assert range_digest(OsFileSystem(), os.fspath(path)) == expected
     assert range_digest(OsFileSystem(), os.fspath(path), 0, len(content)) == (
         hashlib.md5(content).hexdigest()
     )
-    assert not beyond
+    assert ends and max(ends) <= CHUNK

@@ -64,6 +64,8 @@ FIRST_MS: Final = 3_000
 PERIOD_MS: Final = 10_000
 LOOK_MS: Final = 1_000
 TIMEOUT_MS: Final = 3_000
+MASTER_NAMED_MS: Final = 3_000
+"""The time in which the name servers name the master of a slave that has just started."""
 NAMES_SHOWN: Final = 5
 CONTENT_BITS: Final = 20
 """The lowest bits of the timestamp (17 minutes) that tell the versions of merged tables apart."""
@@ -224,9 +226,9 @@ class MetadataSync:
         """The tables that could not be fetched last, with the reasons."""
         return [f"table {code}: {fault}" for code, fault in sorted(self._faults.items())]
 
-    def fetch_now(self, done: Callable[[], None]) -> None:
+    def fetch_now(self, done: Callable[[], None], *, named_within_ms: int = 0) -> None:
         """Fetch all tables at once; ``done`` is called when each has arrived or failed. If no
-        master is known, as shortly after a start, the name servers have ``TIMEOUT_MS`` to name one.
+        master is known, as shortly after a start, the name servers have some time to name one.
         """
         self._awaited = set(_ALL)
         self._waiting.append(done)
@@ -234,7 +236,7 @@ class MetadataSync:
             self._timer.cancel()
         self._round()
         if not self._master_is_known():
-            self.scheduler.call_later(TIMEOUT_MS, self._give_up_without_master)
+            self.scheduler.call_later(named_within_ms, self._give_up_without_master)
 
     def _master_is_known(self) -> bool:
         return bool(self.choice.candidates(self.scheduler.monotonic_ms()))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rmqpy.broker.assembly.process import BrokerRuntime
+from rmqpy.broker.replication.metadata_sync import MASTER_NAMED_MS
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.loading import load_broker_configuration, load_namesrv_configuration
 from rmqpy.model.errors import RmqError
@@ -259,7 +260,7 @@ class BrokerNode:
 async def _fetched_tables(runtime: BrokerRuntime) -> None:
     """Let a slave fetch the tables of its master, as soon as a name server has named the master."""
     ended = asyncio.Event()
-    runtime.broker.metadata_sync.fetch_now(ended.set)
+    runtime.broker.metadata_sync.fetch_now(ended.set, named_within_ms=MASTER_NAMED_MS)
     await ended.wait()
 
 

@@ -111,10 +111,9 @@ def timers_in_log(group: Group) -> Iterator[CheckFinding]:
             yield finding(
                 "timers-in-log",
                 survey.name,
-                f"records after the end of the log in the last {count_text(count, 'unit')} of the"
-                " timer log,"
-                f" {survey.manifest.end}: 5.x may stop to deliver timer messages when it meets"
-                " them",
+                f"the end of the timer log, {count_text(count, 'unit')}, leads to records after"
+                f" the end of the log, {survey.manifest.end}: 5.x may stop to deliver timer"
+                " messages when it meets them",
                 f"{_FETCH_AGAIN}; if no replica is sound, move timerwheel, timerlog, and"
                 " config/timer* away: 5.x builds them again from the timer topic",
             )

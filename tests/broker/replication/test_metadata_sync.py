@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from attrs import define, field
 
-from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, PERIOD_MS, TIMEOUT_MS
+from rmqpy.broker.replication.metadata_sync import FIRST_MS, LOOK_MS, MASTER_NAMED_MS, PERIOD_MS
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.broker.state.topics import TopicTable
 from rmqpy.config.loading import BrokerRole
@@ -164,15 +164,15 @@ def test_a_fetch_at_once_waits_until_a_master_is_named(pair: MakePair) -> None:
     both, ended = pair(), list[str]()
     sync = both.slave.broker.metadata_sync
     registered = both.registered
-    sync.fetch_now(lambda: ended.append("; ".join(sync.faults)))
-    both.run(TIMEOUT_MS - 1)
+    sync.fetch_now(lambda: ended.append("; ".join(sync.faults)), named_within_ms=MASTER_NAMED_MS)
+    both.run(MASTER_NAMED_MS - 1)
     assert both.registered > registered, "the name servers are asked"
     assert not ended and not both.requested
     both.name_master()
     both.run(0)
     assert len(both.requested) == 4
     assert ended == [""]
-    both.run(TIMEOUT_MS)
+    both.run(MASTER_NAMED_MS)
     assert ended == [""]
 
 
@@ -180,7 +180,7 @@ def test_a_fetch_at_once_ends_if_no_master_is_named(pair: MakePair) -> None:
     both, ended = pair(), list[str]()
     sync = both.slave.broker.metadata_sync
     sync.fetch_now(lambda: ended.extend(sync.faults))
-    both.run(TIMEOUT_MS)
+    both.run(0)
     assert len(ended) == 4
     assert all(each.endswith("no master is known") for each in ended)
 

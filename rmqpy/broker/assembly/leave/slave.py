@@ -55,6 +55,7 @@ from rmqpy.broker.replication.leave_protocol import (
     LeaveCoordinator,
     TakeOver,
 )
+from rmqpy.broker.replication.metadata_sync import MASTER_NAMED_MS
 from rmqpy.broker.replication.switch_protocol import (
     BEFORE_FREEZE,
     Outcome,
@@ -283,7 +284,7 @@ class LeavingSlave:
             actions = coordinator.abort(f"{SLAVE}: {faults}") if faults else then()
             self._coordinate(coordinator, actions)
 
-        sync.fetch_now(fetched)
+        sync.fetch_now(fetched, named_within_ms=MASTER_NAMED_MS)
 
     def _catch_up_ahead(
         self, coordinator: LeaveCoordinator, answered_ms: int | None = None

@@ -51,6 +51,7 @@ from rmqpy.broker.assembly.switch.requests import (
     reply,
 )
 from rmqpy.broker.base.store_api import HandlerTable
+from rmqpy.broker.replication.metadata_sync import MASTER_NAMED_MS
 from rmqpy.broker.replication.switch_protocol import (
     BEFORE_FREEZE,
     Action,
@@ -375,7 +376,7 @@ class LiveSwitch:
                 self._decided(participant, Outcome.ABORTED)
 
         self._deps.scheduler.call_later(2 * PREPARE_MS, expired)
-        sync.fetch_now(fetched)
+        sync.fetch_now(fetched, named_within_ms=MASTER_NAMED_MS)
 
     def _vote(
         self,
