@@ -201,7 +201,7 @@ class _Answers:
             return await self.range(query)
         if what == "survey":
             async with self._survey_lock:
-                body = await self._read(self.requests.survey)
+                body = await self._read(self.requests.survey, query)
         else:
             body = await self._read(self.requests.answer, what, query)
         return _pieces_of(body), len(body)

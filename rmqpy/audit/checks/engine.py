@@ -86,6 +86,9 @@ class AuditOptions:
     progress: ProgressSink = field(factory=NoProgress)
     holder: FindLockOwner = find_lock_owner
     learned: Learned | None = None
+    until: int | None = None
+    """The offset in the log up to which the store of a running broker is read; None: as far as its
+    consume queues lead."""
     pooled: bool = False
     """Try first to prove that there is no damage without telling the queues apart. A complete audit
     follows only if that fails, and its findings are the same either way."""
@@ -229,7 +232,7 @@ class _StoreWalk:
         pooled = self._pool(None) if self._can_pool and not running else None
         bounds = tuple(pooled.bounds) if pooled is not None and pooled.certain else None
         facts = read_facts(
-            self.files, plan.root, plan.settings, plan.holder, self.directory, bounds
+            self.files, plan.root, plan.settings, plan.holder, self.directory, bounds, plan.until
         )
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
         audit = StoreAudit(

@@ -18,7 +18,7 @@ from rmqpy.audit.facts.log_reader import LogReader, Slot
 from rmqpy.audit.facts.unread_damage import batch_units
 from rmqpy.audit.scan.directory import QueueFolder, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
-from rmqpy.audit.scan.queue_units import QueueUnits, each_unit, read_ends
+from rmqpy.audit.scan.queue_units import QueueUnits, each_unit, read_ends, unit_at
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally.kernel import QueueTally, UnitRow
@@ -141,11 +141,18 @@ class QueueCheck:
             )
 
     def _may_continue(self, units: UnitRow, end: int) -> bool:
-        """Return whether bytes other than zero follow shortly after the last unit."""
+        """Return whether bytes other than zero follow shortly after the last unit.
+
+        What a running broker has added since follows it, too: then a message after the limit.
+        """
+        if self.limit is not None:
+            following = unit_at(units, end)
+            if following is not None and following[0] >= self.limit:
+                return False
         position = end * layout.QUEUE_UNIT_SIZE
         size = min(LOOK_AHEAD_BYTES, units.file_size - position % units.file_size)
-        following = units.read(position, size)
-        return following is not None and bool(following.strip(b"\0"))
+        rest = units.read(position, size)
+        return rest is not None and bool(rest.strip(b"\0"))
 
     def _is_inside(self, tally: QueueTally | None, queue_offset: int) -> bool:
         """Return whether the audit of the log has checked the message for this position."""

@@ -48,15 +48,17 @@ def read_facts(
     holder: FindLockOwner = find_lock_owner,
     directory: StoreDirectory | None = None,
     bounds: tuple[QueueBounds, ...] | None = None,
+    until: int | None = None,
 ) -> StoreFacts:
     """Collect the facts of the store below ``root``.
 
     ``settings`` are those of the broker, if its configuration is known. They have the paths outside
     the root, and the file sizes to compare with. ``directory`` has the files of the store, and
-    ``bounds`` its queues, if they are known.
+    ``bounds`` its queues, if they are known. While a broker runs, its confirmed end is at most
+    ``until``.
     """
     directory = directory or read_directory(files, root, settings)
-    return _FactsReader(files, directory, settings, holder).read(bounds)
+    return _FactsReader(files, directory, settings, holder).read(bounds, until)
 
 
 def read_confirmed_end(
@@ -93,12 +95,13 @@ class _FactsReader:
         )
         self.findings: list[Finding] = []
 
-    def read(self, bounds: tuple[QueueBounds, ...] | None) -> StoreFacts:
+    def read(self, bounds: tuple[QueueBounds, ...] | None, until: int | None) -> StoreFacts:
         directory, files = self.directory, self.files
         queues = bounds or tuple(_read_bounds(files, directory))
         confirmed = None
         if self.running:
             confirmed = max((queue.end_physical for queue in queues), default=0)
+            confirmed = confirmed if until is None else min(confirmed, until)
         ledger = directory.ledger
         # The old log of a member is closed: nothing is being written to it.
         closed = ledger is not None and bool(ledger.data)

@@ -387,6 +387,9 @@ def make_manifest(
     if plan.blocks:
         range_bytes = max(range_bytes & -BLOCK_SIZE, BLOCK_SIZE)
     audit_plan = evolve(plan.audit, digests=True, blocks=plan.blocks, range_bytes=range_bytes)
+    directory = read_directory(files, plan.audit.root, plan.audit.settings)
+    # Before the queues: the offsets of a running broker lead to no message after their ends.
+    contents = read_table_facts(files, directory)
     audit = audit_store(files, audit_plan, runner)
     directory = read_directory(files, plan.audit.root, plan.audit.settings)
     learned = plan.audit.learned
@@ -395,7 +398,6 @@ def make_manifest(
     md5s = tuple(_file_md5s(files, plan, directory, runner))
     if learned is not None:
         audit.age = learned.age
-    contents = read_table_facts(files, directory)
     return evolve(_manifest_of_audit(plan, md5s, audit), contents=contents), audit
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import check_certificate_target, read_manifest, read_secret
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 from rmqpy.cli.upgrade.base.contexts import plan_context_of
+from rmqpy.cli.upgrade.base.hosts import note
 from rmqpy.cli.upgrade.base.options import (
     add_verb,
     full_option,
@@ -47,6 +49,7 @@ def _verify(options: argparse.Namespace) -> int:
     from rmqpy.audit.replicas.certificate_text import certificate_lines
     from rmqpy.audit.replicas.certify import certify
     from rmqpy.upgrade.checks.replica import LocalReplica
+    from rmqpy.upgrade.group.common_end import Waiting, level_running
 
     group = options.given_group
     if group is not None and not options.before:
@@ -54,6 +57,7 @@ def _verify(options: argparse.Namespace) -> int:
         options.out = options.out or str(group.certificate)
     before = [read_manifest(path) for path in options.before]
     replicas = plan_context_of(options).group.replicas
+    level_running(replicas, Waiting(time.monotonic, time.sleep, note))
     manifests = [*before, *(replica.survey().manifest for replica in replicas)]
     if len(manifests) < 2:
         raise RmqError("give two replicas, or --before MANIFEST: equality needs two sides")

@@ -60,6 +60,9 @@ class Replica(Protocol):
 
     def survey(self) -> Survey: ...
 
+    def read_until(self, end: int) -> None:
+        """Let a survey of the store end at this offset of the log while its broker runs."""
+
     def read(self, path: str, start: int, end: int) -> bytes: ...
 
     def digest(self, path: str, start: int, end: int) -> str:
@@ -106,6 +109,10 @@ class LocalReplica:
     def forget_survey(self) -> None:
         """Discard the survey because the directory has changed."""
         self._survey = None
+
+    def read_until(self, end: int | None) -> None:
+        self.plan = evolve(self.plan, until=end)
+        self.forget_survey()
 
     def absolute(self, path: str) -> str:
         return path if path.startswith("/") else f"{self.plan.root}/{path}"
@@ -174,12 +181,19 @@ class RemoteReplica:
     authority: str | None = None
     note: Callable[[str], None] = field(kw_only=True, default=lambda text: None)
     _survey: Survey | None = None
+    _until: int | None = None
 
     def survey(self) -> Survey:
         if self._survey is None:
-            survey = Survey.decode(self._get("survey", {"name": self.name}), self._blocks)
+            query = {"name": self.name}
+            if self._until is not None:
+                query["until"] = str(self._until)
+            survey = Survey.decode(self._get("survey", query), self._blocks)
             self._survey = evolve(survey, name=self.name)
         return self._survey
+
+    def read_until(self, end: int) -> None:
+        self._until, self._survey = end, None
 
     def _blocks(self, path: str) -> bytes:
         """Return the packed digests of a log file's blocks; who asks compares their checksum."""

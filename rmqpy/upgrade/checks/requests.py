@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from attrs import define, field
+from attrs import define
 
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
 from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, SUMMED_MAX, LocalReplica
@@ -24,7 +24,9 @@ class ReplicaRequests:
     """The answers about one replica. They may be computed in several threads at a time."""
 
     replica: LocalReplica
-    _seen: Fingerprint = field(factory=list)
+    _seen: Fingerprint | None = None
+    """The files as they were before the last survey; None if that does not tell whether it is still
+    right."""
     _survey: bytes = b""
 
     def answer(self, what: str, query: Query) -> bytes:
@@ -34,7 +36,7 @@ class ReplicaRequests:
         """
         match what:
             case "survey":
-                return self.survey()
+                return self.survey(query)
             case "blocks":
                 return self._blocks(query["path"])
             case "digest":
@@ -54,13 +56,17 @@ class ReplicaRequests:
             " facts, or clock; use the same rmqpy on all hosts"
         )
 
-    def survey(self) -> bytes:
-        """Return the survey; take a new one if a file has changed since the last request."""
+    def survey(self, query: Query) -> bytes:
+        """Return the survey; take a new one if a file has changed since the last request.
+
+        The times of the files do not show what a running broker writes through its mappings.
+        """
         now = self._fingerprint()
-        if now != self._seen or not self._survey:
-            self.replica.forget_survey()
-            self._survey = self.replica.survey().encode()
-            self._seen = now
+        if now != self._seen:
+            self.replica.read_until(int(query["until"]) if "until" in query else None)
+            survey = self.replica.survey()
+            self._survey = survey.encode()
+            self._seen = None if survey.manifest.running else now
         return self._survey
 
     def _blocks(self, path: str) -> bytes:

@@ -139,7 +139,8 @@ class SurveyPlan:
     ``settings`` are the broker's, if its files are elsewhere or its sizes are known. ``runner``
     reads the logs; without one, threads of this process do. ``md5`` selects the files whose md5 is
     computed: comparing and aligning need those of logs and tables. ``full`` reads files again about
-    which everything was learned earlier.
+    which everything was learned earlier. ``until`` is the offset up to which the store of a running
+    broker is read.
     """
 
     name: str
@@ -151,6 +152,7 @@ class SurveyPlan:
     md5: Md5 = Md5.OWN_FILES
     runner: Callable[[StoreDirectory], RangeRunner] | None = None
     full: bool = False
+    until: int | None = None
     range_bytes: int = RANGE_BYTES
 
 
@@ -168,6 +170,7 @@ def take_survey(files: FileSystem, plan: SurveyPlan) -> Survey:
         sink=keep,
         progress=plan.progress("reading"),
         learned=learned,
+        until=plan.until,
         range_bytes=plan.range_bytes,
     )
     manifest_plan = ManifestPlan(name=plan.name, audit=audit_plan, now_ms=plan.now_ms, md5=plan.md5)
