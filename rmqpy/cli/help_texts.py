@@ -99,7 +99,11 @@ HELP = {
         no=REFUSED,
     ),
     "upgrade next": _help("upgrade next", "upgrade next --back --yes", no=REFUSED),
-    "upgrade run": _help("upgrade run --until verified", no=REFUSED),
+    "upgrade run": _help(
+        "upgrade run --until verified",
+        "upgrade run --until returned --yes",
+        no="a step was refused, or a person must decide; status says what is next",
+    ),
     "upgrade check": _help(
         "upgrade check", f"upgrade check {GROUP} -c n0=n0.conf", no="something prevents a switch"
     ),

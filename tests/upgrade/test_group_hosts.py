@@ -22,7 +22,7 @@ from rmqpy.cli.upgrade.group.outcome import rows_by_name
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.upgrade.link.connections import ssh_command, start_program
 from rmqpy.upgrade.link.driver import RETRY_SECONDS, AgentLink
-from rmqpy.upgrade.link.frames import Frame, read_frame, write_frame
+from rmqpy.upgrade.link.frames import PROTOCOL, Frame, read_frame, write_frame
 
 NAMES = ("n0", "n1", "n2")
 SSH = """#!{python}
@@ -330,7 +330,7 @@ def test_a_frame_is_read_as_it_was_written() -> None:
     assert [read_frame(stream), read_frame(stream), read_frame(stream)] == [*frames, None]
 
 
-def test_a_host_that_never_answers_is_given_up() -> None:
+def test_a_host_that_never_answers_is_given_up_soon() -> None:
     notes: list[str] = []
     pauses: list[float] = []
     link = AgentLink(
@@ -338,4 +338,23 @@ def test_a_host_that_never_answers_is_given_up() -> None:
     )
     with pytest.raises(NetworkError, match="ssh://h: found no answer of rmqpy upgrade agent"):
         link.request(Frame("get", {}))
-    assert pauses == [*RETRY_SECONDS] and len(notes) == len(pauses)
+    assert pauses == [RETRY_SECONDS[0]] and len(notes) == len(pauses)
+
+
+def test_a_host_that_has_answered_is_waited_for() -> None:
+    """Its first agent greets and ends, as when the connection is lost; the others never answer."""
+    hello = Frame("hello", {"protocol": PROTOCOL, "version": "1"})
+    greeting = io.BytesIO()
+    write_frame(greeting, hello)
+    programs = iter([["printf", "%s", greeting.getvalue().decode()]])
+    pauses: list[float] = []
+    link = AgentLink(
+        "ssh://h",
+        lambda: start_program(next(programs, ["false"])),
+        "look",
+        lambda text: None,
+        pauses.append,
+    )
+    with pytest.raises(NetworkError, match="ssh://h: found no answer of rmqpy upgrade agent"):
+        link.request(Frame("get", {}))
+    assert pauses == [*RETRY_SECONDS]

@@ -25,8 +25,10 @@ def add_verbs(verbs: Commands) -> None:
         "serve this directory to other hosts: to read it, and with --drive to upgrade it",
         _serve,
     )
-    serve.add_argument("directory", metavar="DIR")
-    serve.add_argument("-c", dest="config", action="append", default=[], metavar="FILE")
+    serve.add_argument("directory", metavar="DIR", help="a broker's storePathRootDir")
+    serve.add_argument(
+        "-c", dest="config", action="append", default=[], metavar="FILE", help="its broker.conf"
+    )
     serve.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1")
     serve.add_argument("--port", type=port_number, default=0, help="default: any free port")
     serve.add_argument("--token-file", metavar="FILE", help="token that clients must send")

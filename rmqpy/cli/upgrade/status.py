@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def add_verbs(verbs: Commands) -> None:
-    status = add_verb(verbs, "status", "show the progress of each replica", _status)
+    status = add_verb(
+        verbs,
+        "status",
+        "show the state of the group and the next command; of directories, the progress of each",
+        _status,
+    )
     replica_options(status, may_be_empty=True, of_group=True)
 
 

@@ -43,7 +43,7 @@ _OF_CONTROLLERS = ("controllers", "controller_conf")
 
 def add_verbs(verbs: Commands) -> None:
     switch = add_verb(
-        verbs, "switch", "seal the old log and write the configuration of a node", _switch
+        verbs, "switch", "seal the old logs and write the configuration of each node", _switch
     )
     replica_options(switch, may_be_empty=True, of_group=True)
     full_option(switch)
@@ -75,7 +75,9 @@ def add_verbs(verbs: Commands) -> None:
         "let a member that its group refuses join again, with the data of another one",
         _join,
     )
-    join.add_argument("directory", metavar="[NAME=]DIR")
+    join.add_argument(
+        "directory", metavar="[NAME=]DIR", help="the storePathRootDir of the refused member"
+    )
     join.add_argument(
         "--from", dest="source", required=True, metavar="NAME=DIR|URL", help="a member that has it"
     )

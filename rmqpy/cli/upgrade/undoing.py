@@ -22,7 +22,12 @@ def add_verbs(verbs: Commands) -> None:
         ("finalize", "give up the rollback: remove undo records and kept files", _finalize),
     ):
         verb = add_verb(verbs, name, text, run)
-        verb.add_argument("directory", nargs="?", metavar="DIR")
+        verb.add_argument(
+            "directory",
+            nargs="?",
+            metavar="DIR",
+            help="a broker's storePathRootDir; default: those of group.toml",
+        )
         verb.set_defaults(
             of_group=True,
             may_be_empty=True,

@@ -25,15 +25,15 @@ from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.upgrade.link.frames import ByteReader, ByteWriter
 
 CLOSE_SECONDS_MAX: Final = 10
-CONNECT_SECONDS_MAX: Final = 20
+CONNECT_SECONDS_MAX: Final = 10
 ANSWER_LINE_MAX: Final = 1 << 12
 TOKEN_HEADER: Final = "X-Rmqpy-Token"
 AGENT_PATH: Final = "/v1/agent"
 SSH_OPTIONS: Final = (
-    *("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"),
+    *("-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS_MAX}"),
     *("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=4"),
 )
-"""No password is asked for, and a silent connection is given up after 20 s."""
+"""No password is asked for, and a connection that falls silent is given up after 20 s."""
 
 
 class AgentConnection(Protocol):

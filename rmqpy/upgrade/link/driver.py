@@ -2,7 +2,8 @@
 
 A lost connection is opened again, and the request sent again: a ``get`` only reads, and verbs are
 journaled, so a repeated one continues. Should the first agent still be at work, the lock of the
-store refuses the second until it has ended.
+store refuses the second until it has ended. A host that has not answered yet is tried only twice:
+its address may be wrong, and who waits for it should soon know.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class AgentLink:
     note: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
     _connection: AgentConnection | None = field(default=None)
+    _has_answered: bool = field(default=False)
 
     def request(self, frame: Frame, answer: Answer | None = None) -> Frame:
         """Send a frame and return the agent's answer to it.
@@ -85,6 +87,8 @@ class AgentLink:
 
         def lost(error: NetworkError, pause_s: float) -> None:
             self.close()
+            if not self._has_answered and pause_s > RETRY_SECONDS[0]:
+                raise error
             self.note(f"{self.host}: {error}; connecting again in {pause_s:.0f} s")
 
         try:
@@ -121,4 +125,5 @@ class AgentLink:
                     f" {hello.head.get('version')}, expected {PROTOCOL}; use the same rmqpy on all"
                     " hosts"
                 )
+            self._has_answered = True
         return self._connection

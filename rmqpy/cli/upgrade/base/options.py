@@ -28,7 +28,11 @@ def replica_options(
     With ``of_group`` they may be left out in the directory of a ``group.toml``.
     """
     parser.add_argument(
-        "replica", nargs="*" if of_group else at_least, metavar="[NAME=]DIR|NAME=URL"
+        "replica",
+        nargs="*" if of_group else at_least,
+        metavar="[NAME=]DIR|NAME=URL",
+        help="a replica: a broker's storePathRootDir, NAME=ssh://HOST/DIR, or NAME= and the address"
+        f" of rmqpy upgrade serve{'; default: those of group.toml' if of_group else ''}",
     )
     parser.set_defaults(may_be_empty=may_be_empty, of_group=of_group)
     input_options(parser)
@@ -36,7 +40,12 @@ def replica_options(
 
 def input_options(parser: Parser) -> None:
     parser.add_argument(
-        "-c", dest="config", action="append", default=[], metavar="[NAME=]FILE", help="broker.conf"
+        "-c",
+        dest="config",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="the broker.conf of a replica",
     )
     parser.add_argument("--token-file", metavar="FILE", help="token for replicas on other hosts")
     parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
