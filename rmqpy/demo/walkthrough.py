@@ -15,7 +15,7 @@ from pathlib import Path
 
 from attrs import define, field
 
-from rmqpy.audit.replicas.certificate_text import certificate_lines
+from rmqpy.audit.replicas.certificate_text import certificate_lines, moved_text
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
@@ -212,7 +212,7 @@ class _Walkthrough:
         self._say(
             f"rmqpy upgrade verify, {when}: {certificate.verdict.word.value};"
             f" {compared.same:,} messages the same on all three, {compared.missing} missing,"
-            f" {compared.different} different, {compared.moved} moved"
+            f" {compared.different} different, {moved_text(compared)} moved"
         )
         if not certificate.holds:
             for line in certificate_lines(certificate):

@@ -146,6 +146,7 @@ class Comparison:
     undecided: int
     expired: int
     more: int
+    moved_at_least: bool = False
     reference: str = ""
     """The name of the store that ``other`` is compared with; "" for the first subject."""
     may_have_more: bool = True

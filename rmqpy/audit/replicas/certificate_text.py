@@ -11,7 +11,7 @@ from rmqpy.audit.replicas.message_comparison import DifferenceGroup
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.model.text import count_text
 
-__all__ = ["certificate_lines", "comparison_sentences"]
+__all__ = ["certificate_lines", "comparison_sentences", "moved_text"]
 
 SENTENCES_MAX: Final = 20
 """The maximum number of sentences on one comparison; the JSON form has all of them."""
@@ -73,8 +73,18 @@ def _by_queue(subject: Subject) -> str:
 
 
 def _counts(compared: Comparison) -> str:
-    parts = [f"{getattr(compared, name)} {text}" for name, text in COUNTS.items()]
-    return ", ".join(part for part in parts if not part.startswith("0 ")) or "no messages"
+    counts = ((name, getattr(compared, name), text) for name, text in COUNTS.items())
+    parts = [
+        f"{moved_text(compared) if name == 'moved' else count} {text}"
+        for name, count, text in counts
+        if count
+    ]
+    return ", ".join(parts) or "no messages"
+
+
+def moved_text(compared: Comparison) -> str:
+    """Return how many messages have moved: "4", or "at least 4"."""
+    return f"{'at least ' if compared.moved_at_least else ''}{compared.moved}"
 
 
 def _subject_sentences(subject: Subject) -> Iterator[str]:

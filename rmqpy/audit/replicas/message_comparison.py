@@ -94,12 +94,14 @@ class MessageCounts:
     """The counts of a comparison, in messages.
 
     ``undecided`` counts messages in buckets whose sums differ if the files were not available to
-    find the differing message; ``moved`` is a lower bound then. ``expired`` and
-    ``expired_in_reference`` count messages that the other store still has.
+    find the differing message. ``expired`` and ``expired_in_reference`` count messages that the
+    other store still has.
     """
 
     same: int = 0
     moved: int = 0
+    moved_at_least: bool = False
+    """Whether more than ``moved`` may have moved: sums show that some messages of a bucket have."""
     missing: int = 0
     different: int = 0
     undecided: int = 0
@@ -218,8 +220,8 @@ class MessageComparison:
                     self.counts.same -= 1
                     self._message(queue, mine, theirs)
         elif reframed and (bucket[4] == other[4] or not is_mapped):
-            # Sums show that messages have moved, but not how many.
             self.counts.moved += 1
+            self.counts.moved_at_least = True
         else:
             self.counts.same -= bucket[1]
             self.counts.undecided += bucket[1]
