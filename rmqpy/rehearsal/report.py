@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.model.text import count_text, format_bytes
 from rmqpy.rehearsal.machine import Machine
@@ -16,6 +16,7 @@ from rmqpy.upgrade.group.group_file import LOCAL, MemberSpec
 from rmqpy.upgrade.runbook import (
     JAVA,
     RMQPY,
+    RunbookGroup,
     leave_controller_runbook,
     leave_runbook,
     switch_runbook,
@@ -67,9 +68,11 @@ class RehearsalReport:
         members = list(_members(self.facts))
         kind = JAVA if self.facts.is_java else RMQPY
         init = [f"{'' if each.is_local else each.host}{each.config}" for each in members]
+        name = self.copied.broker_name
+        group = RunbookGroup(members=members, brokers=kind, init=init, broker_name=name)
         if self.facts.controlled:
-            return [*leave_controller_runbook(members, kind, init)]
-        return [*switch_runbook(members, kind, init), "", *leave_runbook(members, kind)]
+            return [*leave_controller_runbook(group)]
+        return [*switch_runbook(group), "", *leave_runbook(evolve(group, init=()))]
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -10,20 +10,31 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from attrs import define
+
 from rmqpy.upgrade.group.group_file import MemberSpec
 
 JAVA, RMQPY = "java", "rmqpy"
 
 
-def switch_runbook(
-    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
-) -> Iterator[str]:
-    """Yield the lines of the way to DLedger.
+@define(slots=True, frozen=True, kw_only=True)
+class RunbookGroup:
+    """The group for which a runbook is printed.
 
     ``brokers`` is the kind that runs (java, rmqpy). ``init`` has the arguments of ``rmqpy upgrade
     init`` if there is no ``group.toml`` yet.
     """
-    yield from _head("to DLedger", init)
+
+    members: Sequence[MemberSpec]
+    brokers: str
+    init: Sequence[str] = ()
+    broker_name: str = "BROKERNAME"
+
+
+def switch_runbook(group: RunbookGroup) -> Iterator[str]:
+    """Yield the lines of the way to DLedger."""
+    members, brokers = group.members, group.brokers
+    yield from _head("to DLedger", group.init)
     yield "# 1. Stop the producers and wait until every slave has caught up. The master is stopped"
     yield "#    first, then the slaves. No message can be sent from here on until step 5."
     yield from _by_hand(members, brokers, "stop")
@@ -47,14 +58,13 @@ def switch_runbook(
     yield "# rmqpy upgrade finalize"
 
 
-def controller_runbook(
-    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = (), controllers: str = ""
-) -> Iterator[str]:
-    """Yield the lines of the way to a controller of 5.x, with the parameters of
-    :func:`switch_runbook`, and the addresses of the controllers if they are known.
+def controller_runbook(group: RunbookGroup, controllers: str = "") -> Iterator[str]:
+    """Yield the lines of the way to a controller of 5.x. ``controllers`` are the addresses of the
+    controllers if they are known.
     """
+    members = group.members
     name = members[0].name
-    yield from _head("to a controller of RocketMQ 5.x", init)
+    yield from _head("to a controller of RocketMQ 5.x", group.init)
     addresses = [each.strip() for each in controllers.split(";") if each.strip()]
     given = shlex.quote(controllers) if addresses else "CONTROLLERS"
     if not addresses:
@@ -62,7 +72,7 @@ def controller_runbook(
     yield "# 1. A DLedger group goes back first, by steps 1 to 3 of leave --runbook, and stays"
     yield "#    stopped. Other groups: stop the producers and wait until every slave has caught up;"
     yield "#    stop the master first, then the slaves. No message can be sent until step 6."
-    yield from _by_hand(members, brokers, "stop")
+    yield from _by_hand(members, group.brokers, "stop")
     yield "rmqpy upgrade run --until stopped --yes"
     yield "# 2. Compare, and make the members equal."
     yield "rmqpy upgrade check || test $? -eq 2"
@@ -78,17 +88,16 @@ def controller_runbook(
     for number, address in enumerate(addresses or ["each host"]):
         yield f"#    on {address}: sh bin/mqcontroller -c controller-n{number}.conf"
     yield f"# 5. Start {name} with RocketMQ 5.x; the others after it is the master:"
-    yield f"#    sh bin/mqadmin getSyncStateSet -a {given} -b BROKERNAME"
+    yield f"#    sh bin/mqadmin getSyncStateSet -a {given} -b {shlex.quote(group.broker_name)}"
     for member in members:
         yield f"#    {member.name}, on {_host(member)}: {_command(member, JAVA, 'start')}"
     yield "# 6. When the SyncStateSet has every member, start the producers."
 
 
-def leave_runbook(
-    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
-) -> Iterator[str]:
-    """Yield the lines of the way back, with the parameters of :func:`switch_runbook`."""
-    yield from _head("back to master and slaves", init)
+def leave_runbook(group: RunbookGroup) -> Iterator[str]:
+    """Yield the lines of the way back from DLedger."""
+    members, brokers = group.members, group.brokers
+    yield from _head("back to master and slaves", group.init)
     yield "# 1. Stop the producers, and all members. No message can be sent from here on until step"
     if brokers == JAVA:
         yield "#    4. Java brokers have no fence and may end at different entries: leave fetches"
@@ -97,9 +106,9 @@ def leave_runbook(
         yield "#    4. A fence lets them end at the same entry; with stop commands, run sets it."
         if missing := [each.name for each in members if not each.stop]:
             addresses = ";".join(each.address for each in members if each.address)
-            group = f"-b {shlex.quote(addresses)}" if addresses else "-m BROKERNAME"
+            which = f"-b {shlex.quote(addresses)}" if addresses else f"-m {group.broker_name}"
             yield f"#    Before you stop {', '.join(missing)}:"
-            yield f"#    rmqpy admin fence -n NAMESRV {group} --seconds 600"
+            yield f"#    rmqpy admin fence -n NAMESRV {which} --seconds 600"
     yield from _by_hand(members, brokers, "stop")
     yield "rmqpy upgrade run --until halted --yes"
     yield "# 2. Plan the way back, read the plan, carry it out."
@@ -115,15 +124,12 @@ def leave_runbook(
     yield "# rmqpy upgrade finalize"
 
 
-def leave_controller_runbook(
-    members: Sequence[MemberSpec], brokers: str, init: Sequence[str] = ()
-) -> Iterator[str]:
-    """Yield the lines of the way from a controller back to master and slaves, with the parameters
-    of :func:`switch_runbook`.
-    """
-    yield from _head("from a controller back to master and slaves", init)
+def leave_controller_runbook(group: RunbookGroup) -> Iterator[str]:
+    """Yield the lines of the way from a controller back to master and slaves."""
+    members = group.members
+    yield from _head("from a controller back to master and slaves", group.init)
     yield "# 1. Stop the producers, and wait until the SyncStateSet has every replica:"
-    yield "#    sh bin/mqadmin getSyncStateSet -a CONTROLLERS -b BROKERNAME"
+    yield f"#    sh bin/mqadmin getSyncStateSet -a CONTROLLERS -b {shlex.quote(group.broker_name)}"
     yield "#    Stop the slaves, then the master, then the controller. No message can be sent from"
     yield "#    here on until step 4."
     yield from _by_hand(members, JAVA, "stop")
@@ -136,7 +142,7 @@ def leave_controller_runbook(
     yield "# 3. Prove it."
     yield "rmqpy upgrade verify"
     yield "# 4. Start the master, then the slaves."
-    yield from _by_hand(members, brokers, "start")
+    yield from _by_hand(members, group.brokers, "start")
     yield "rmqpy upgrade run --until returned --yes"
     yield "# 5. At the end of the observation period, give up the undo records:"
     yield "# rmqpy upgrade finalize"

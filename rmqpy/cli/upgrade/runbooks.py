@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import EXIT_DONE
@@ -13,17 +13,23 @@ from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
     from rmqpy.upgrade.group.group_file import MemberSpec
+    from rmqpy.upgrade.runbook import RunbookGroup
 
-Runbook = Callable[[Sequence["MemberSpec"], str, Sequence[str]], Iterator[str]]
 
-
-def print_runbook(options: argparse.Namespace, lines_of: Runbook) -> int:
+def print_runbook(
+    options: argparse.Namespace, lines_of: Callable[[RunbookGroup], Iterator[str]]
+) -> int:
     """Print the runbook of the group in ``group.toml``, or of the replicas in the command."""
+    from rmqpy.upgrade.runbook import RunbookGroup
+
     if options.given_group is not None:
-        lines = list(lines_of(options.given_group.file.members, options.runbook, ()))
+        file = options.given_group.file
+        group = RunbookGroup(members=file.members, brokers=options.runbook, broker_name=file.broker)
     else:
         members = [_member(options, text) for text in options.replica]
-        lines = list(lines_of(members, options.runbook, list(map(_init_argument, members))))
+        init = list(map(_init_argument, members))
+        group = RunbookGroup(members=members, brokers=options.runbook, init=init)
+    lines = list(lines_of(group))
     print_result(options, {"runbook": lines}, lines)
     return EXIT_DONE
 
