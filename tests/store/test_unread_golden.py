@@ -151,9 +151,7 @@ def test_a_torn_unit_ends_the_timer_log(golden_copy: Callable[[str], Path]) -> N
 
 def test_a_receipt_that_cannot_be_read_counts(golden_copy: Callable[[str], Path]) -> None:
     root = golden_copy(POP) / "log"
-    log = root / "commitlog" / f"{0:020d}"
-    data = log.read_bytes()
-    log.write_bytes(data.replace(b'"c":"third"', b'"x":"third"'))
+    replace_in_log(root, b'"c":"third"', b'"x":"third"')
     found = one(root)
     assert dict(found.messages) == {"another": 3}
     assert found.found.startswith("4 POP messages")
@@ -179,6 +177,11 @@ def put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
+def replace_in_log(root: Path, old: bytes, new: bytes) -> None:
+    log = root / "commitlog" / f"{0:020d}"
+    put(log, log.read_bytes().replace(old, new))
+
+
 def due_slot(root: Path) -> int:
     """Return where the wheel has the slot that is due last, and has not been delivered."""
     data = (root / "timerwheel").read_bytes()
@@ -199,91 +202,111 @@ WHEEL = "UNREAD_DAMAGED timerwheel"
 PAGE = 128 * SLOT_SIZE
 EMPTY_PAGE = bytes(PAGE)
 """Nearly all of a wheel is empty."""
-FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
+FAULTS: dict[str, tuple[UnreadKind | None, str, Callable[[Path], None], str]] = {
     "a slot of the timer wheel that counts another number": (
+        UnreadKind.TIMER_WHEEL,
         f"{TIMERS}/clean",
         lambda root: change(root / "timerwheel", due_slot(root) + 24, b"\0\0\0\7"),
         WHEEL,
     ),
     "a slot of the timer wheel that leads elsewhere": (
+        UnreadKind.TIMER_WHEEL,
         f"{TIMERS}/clean",
         lambda root: change(root / "timerwheel", due_slot(root) + 16, bytes(7) + b"!"),
         WHEEL,
     ),
     "a unit of the timer log": (
+        UnreadKind.TIMER_WHEEL,
         f"{TIMERS}/clean",
         lambda root: change_due_unit(root, 0, bytes(TIMER_UNIT_SIZE)),
         WHEEL,
     ),
     "a unit of the timer log that leads elsewhere": (
+        UnreadKind.TIMER_WHEEL,
         f"{TIMERS}/killed",
         lambda root: change_due_unit(root, 28, bytes(7) + b"!"),
         WHEEL,
     ),
+    "a message that waits in the timer topic": (
+        UnreadKind.TIMER_TOPIC,
+        f"{TIMERS}/lagging",
+        lambda root: replace_in_log(root, b"body 4", b"b!dy 4"),
+        "RECORD_BODY_CRC",
+    ),
     "a receipt of POP": (
+        UnreadKind.POP_RECORDS,
         f"{POP}/log",
-        lambda root: put(
-            root / "commitlog" / f"{0:020d}",
-            (root / "commitlog" / f"{0:020d}").read_bytes().replace(b'"another"', b'"anather"'),
-        ),
+        lambda root: replace_in_log(root, b'"another"', b'"anather"'),
         "RECORD_BODY_CRC",
     ),
     "a unit of a batch queue that leads elsewhere": (
+        UnreadKind.BATCH_QUEUES,
         "H-queues-v533/store",
         lambda root: change(root / "batchconsumequeue/Batch/0" / f"{0:020d}", 46, bytes(7) + b"!"),
         "UNREAD_DAMAGED batchconsumequeue/Batch/0",
     ),
     "the last unit of a batch queue": (
+        UnreadKind.BATCH_QUEUES,
         "H-queues-v533/store",
         lambda root: change(root / "batchconsumequeue/Batch/0" / f"{0:020d}", 138, bytes(46)),
         "UNIT_MISSING batchconsumequeue/Batch/0",
     ),
     "a record of a compaction log": (
+        UnreadKind.COMPACTION,
         "H-queues-v533/store",
         lambda root: change(root / "compaction/compactionLog/Compact/0" / f"{0:020d}", 263, b"!"),
         "UNREAD_DAMAGED compaction/compactionCq/Compact/0",
     ),
     "a unit of a light queue": (
+        UnreadKind.LIGHT_QUEUES,
         "H-queues-v533/store",
         lambda root: change(root / "consumequeue/%LMQ%one/0" / f"{0:020d}", 20, bytes(7) + b"!"),
         "UNIT_SURPLUS consumequeue/%LMQ%one/0",
     ),
     "an inner batch": (
+        UnreadKind.BATCH_QUEUES,
         "H-queues-v533/store",
         lambda root: change(root / "commitlog" / f"{0:020d}", 2717 + 120, b"!!!!"),
         "RECORD_BODY_CRC",
     ),
     "queues in RocksDB": (
+        UnreadKind.ROCKSDB_QUEUES,
         "G-rocksdb-v533/queues",
         lambda root: put(root / "consumequeue/CURRENT", b"MANIFEST-000099\n"),
         "UNREAD_DAMAGED consumequeue: data of RocketMQ 5.x that leads to no message",
     ),
     "a table in RocksDB": (
+        UnreadKind.ROCKSDB_TABLES,
         "G-rocksdb-v533/queues",
         lambda root: put(root / "config/topics/CURRENT", b""),
         "UNREAD_DAMAGED config/topics",
     ),
     "POP in RocksDB": (
+        UnreadKind.POP_ROCKSDB,
         "F-pop-v533/kv",
         lambda root: put(root / "kvStore/CURRENT", b"MANIFEST-000099\n"),
         "UNREAD_DAMAGED kvStore",
     ),
     "a record of version 2": (
+        None,
         "F-pop-v533/log",
         lambda root: change(root / "commitlog" / f"{0:020d}", 7012 + 4, b"!!!!"),
         "RECORD_MAGIC",
     ),
     "epochs": (
+        UnreadKind.CONTROLLER,
         "I-controller-v533/n0",
         lambda root: change(root / "epochFileCheckpoint", 0, b"9"),
         "UNREAD_DAMAGED",
     ),
     "the identity of a broker": (
+        UnreadKind.CONTROLLER,
         "I-controller-v533/n1",
         lambda root: put(root / "brokerIdentity", b"DefaultCluster#golden"),
         "UNREAD_DAMAGED",
     ),
     "the table of a tiered storage": (
+        UnreadKind.TIERED,
         "J-tiered-v533/store",
         lambda root: change(root / "config/tieredStoreMetadata.json", 0, b"!"),
         "CONFIG_BACKUP config/tieredStoreMetadata.json",
@@ -293,11 +316,15 @@ FAULTS: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_one_fault_of_each_kind_is_found(golden_copy: Callable[[str], Path], fault: str) -> None:
-    node, damaged, expected = FAULTS[fault]
+    _, node, damaged, expected = FAULTS[fault]
     archive, _, name = node.partition("/")
     root = golden_copy(archive) / name
     damaged(root)
     assert any(text.startswith(expected) for text in damage(root)), damage(root)
+
+
+def test_every_kind_has_a_fault() -> None:
+    assert {kind for kind, *_ in FAULTS.values() if kind is not None} == {*UnreadKind}
 
 
 def start(root: Path, *, accept: bool = False) -> MessageStore:
