@@ -248,6 +248,7 @@ def test_s9_a_rebuild_syncs_many_queues_at_once(
         (["audit", "{store}", "--master", "bogus"], "expected local"),
         (["audit", "{store}", "--remote", "http://h"], "expected sc://"),
         (["audit", "{store}", "--conf", "memory=1g"], "expected spark.KEY=VALUE"),
+        (["audit", "{store}", "--engine", "local", "--conf", "spark.a=b"], "found --conf and"),
     ],
 )
 @pytest.mark.usefixtures("no_work")

@@ -28,6 +28,7 @@ MASTER: Final = re.compile(
     r"local(\[[1-9*]\d*(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn"
 )
 REMOTE: Final = re.compile(r"sc://[^/:;]+|local")
+SPARK_OPTIONS: Final = ("master", "remote", "conf", "py-files", "archives")
 RANGE_BYTES: Final = 256 << 20
 """The size of a range; larger than with threads, because a Spark task has a fixed overhead."""
 
@@ -179,10 +180,16 @@ def print_skipped(skipped: Iterable[SkippedRange]) -> None:
 
 
 def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
+    """Return whether Spark does the work. Raise RmqError for options of Spark without Spark."""
     from rmqpy.pipeline.spark.session import is_installed
 
-    if options.engine != "auto":
-        return bool(options.engine == "spark")
+    if options.engine == "local":
+        for name in SPARK_OPTIONS:
+            if getattr(options, name.replace("-", "_")):
+                raise RmqError(f"found --{name} and --engine local, which has no Spark; omit one")
+        return False
+    if options.engine == "spark":
+        return True
     if options.master is not None or options.remote is not None:
         return True
     return log_bytes(roots) >= AUTO_SPARK_BYTES and is_installed()
