@@ -4,7 +4,8 @@
 stage      work
 =========  =====================================================================================
 check      the checks of an upgrade, and the number of messages
-prepare    ``plan`` and ``apply`` until no finding is left; the copies are certified
+prepare    the way out of a controller of 5.x, if it has one; ``plan`` and ``apply`` until no
+           finding is left; the copies are certified
 switch     master and slave serve, are stopped, aligned and switched; three members serve
 failover   the leader is killed; all acknowledged messages are read
 verify     the members are certified against the state before
@@ -47,6 +48,7 @@ from rmqpy.testing.store_reader import read_store
 from rmqpy.upgrade.checks.findings import CheckFinding
 from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_switch
+from rmqpy.upgrade.steps.states import is_controlled
 
 BROKER_NAME = "suite-broker"
 FINDINGS_SHOWN = 20
@@ -168,10 +170,12 @@ class StoreWalk:
             copy_store(source, target)
 
     async def _prepare(self, case: OpenCase) -> None:
-        cluster = self._cluster
-        case.facts["operations"] = await cluster.carry_out(
-            cluster.context(), plan_alignment, "aligned"
-        )
+        cluster, operations = self._cluster, 0
+        context = cluster.context(self._version_2)
+        if await asyncio.to_thread(is_controlled, context.group):
+            operations = await cluster.carry_out(context, plan_leaving, "left")
+        operations += await cluster.carry_out(cluster.context(), plan_alignment, "aligned")
+        case.facts["operations"] = operations
         found = await asyncio.to_thread(run_checks, cluster.context().group)
         _keep(case, found, are_findings=True)
         await self._certify(case)

@@ -94,3 +94,25 @@ def test_wrong_calls_are_sentences(
     ]:
         assert main(["suite", "run", *words]) == 1
         assert text in capsys.readouterr().err
+
+
+def test_a_group_of_a_controller_leaves_it_before_all_else(
+    golden_copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    group = golden_copy("I-controller-v533")
+    path = tmp_path / "suite.toml"
+    replicas = "".join(
+        f'[[store.replica]]\npath = "{group.name}/{name}"\n' for name in ("n0", "n1")
+    )
+    path.write_text(f'stages = ["check", "prepare"]\n[[store]]\nname = "c"\n{replicas}')
+    run = SuiteRun(plan=read_suite(path), work=tmp_path / "work", keep=True)
+    check, prepare = run.run(lambda _case: None).cases
+    assert check.status is CaseStatus.PASSED
+    assert prepare.status is CaseStatus.PASSED, prepare.findings
+    assert prepare.facts["certificate"] == "EQUAL"
+    assert prepare.facts["messages"] == check.facts["messages"]
+    for member in ("n0", "n1", "n2"):
+        copied = tmp_path / "work" / "c" / member
+        assert not (copied / "store" / "brokerIdentity").exists()
+        assert "enableControllerMode" not in (copied / "broker.conf").read_text()
+    assert (group / "n0" / "brokerIdentity").exists(), "the store itself is only read"
