@@ -9,16 +9,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from foreign_clients import CLIENTS, maven
+from foreign_clients import CLIENTS, ForeignClient, maven
 
 from compatibility import apache
-from compatibility.cases import CASES, SETTINGS
+from compatibility.cases import SETTINGS, cases_at
 from compatibility.client_runner import run_clients
 from compatibility.page import PAGE, UnexplainedFailureError, page, read_causes
 from compatibility.results import (
@@ -29,7 +29,7 @@ from compatibility.results import (
     read_results,
     write_result,
 )
-from compatibility.targets import TARGETS, JudgedCluster
+from compatibility.targets import TARGETS, JudgedCluster, Target
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,14 +81,24 @@ def _run(target: str, judges: Collection[str], options: argparse.Namespace) -> i
             for name, client in CLIENTS.items()
             if _can_run(name, client.title, judges, client.unavailable)
         }
-        cases = [case for case in CASES if fnmatch(case, options.tests)]
+        cases = [case for case in cases_at(TARGETS[target]) if fnmatch(case, options.tests)]
         if clients and cases:
             with JudgedCluster(TARGETS[target], folder / "clients", settings=SETTINGS) as cluster:
-                leaders = cluster.leaders()
-                ended = run_clients(cluster, clients, cases, folder / "probes", options.jobs)
-                for name, outcomes in ended:
-                    failed += _keep(name, CLIENTS[name].title, target, leaders, outcomes)
+                for some in _rounds(TARGETS[target], clients):
+                    leaders = cluster.leaders()
+                    ended = run_clients(cluster, some, cases, folder / "probes", options.jobs)
+                    for name, outcomes in ended:
+                        failed += _keep(name, CLIENTS[name].title, target, leaders, outcomes)
     return failed
+
+
+def _rounds(
+    target: Target, clients: Mapping[str, ForeignClient]
+) -> Iterable[Mapping[str, ForeignClient]]:
+    """Divide clients into those that run side by side: in a group, each kills a leader alone."""
+    if not target.is_group:
+        return [clients]
+    return [{name: client} for name, client in clients.items()]
 
 
 def _run_apache(target: str, options: argparse.Namespace, folder: Path) -> int:

@@ -6,15 +6,17 @@ servers have delay levels of ``1s 2s 1s 1s 1s 1s`` (:data:`SETTINGS`).
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from attrs import define, field
 from foreign_clients import ForeignClient
 
-from compatibility.targets import JudgedCluster
+from compatibility.targets import JudgedCluster, Target
 from rmqpy.testing.java import Event, Probe
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -26,6 +28,9 @@ DELAY_MS: Final = 2_000
 """The time of delay level 2."""
 SIZES: Final = (10, 300, 6000)
 """Most clients compress a body of 6,000 bytes."""
+MANY: Final = 1_000
+"""The messages that are being sent when a leader is killed."""
+CHANGE_SECONDS_MAX: Final = 200.0
 SENT: Final = ("SEND_OK", 0, "0")
 WAIT_MS: Final = 30_000
 """Java's clients look for new routes and queues every 20 to 30 s."""
@@ -62,6 +67,17 @@ class Bench:
             "consume", topic=topic, group=f"{self.name}-{group}", timeout_s=150.0, **given
         )
         return [event for event in events if event["event"] == "received"]
+
+    def consumer(self) -> Probe:
+        """Return a second process of the client."""
+        own = self.probe.client.directory
+        return self.client.probe(own.with_name(f"{own.name}-consumer"), self.probe.namesrv)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + CHANGE_SECONDS_MAX
+        while not until():
+            assert time.monotonic() < deadline, f"not within {CHANGE_SECONDS_MAX} s"
+            time.sleep(0.002)
 
     def crcs(self, indexes: Sequence[int], sizes: Sequence[int] = (100,)) -> Counter[int]:
         """Return the checksums of the bodies of messages with these numbers."""
@@ -183,6 +199,39 @@ def transactions(bench: Bench) -> None:
     same(sorted(map(key_of, received)), [0, 2, 3, 5])
 
 
+def failover(bench: Bench) -> None:
+    """A producer and a consumer work while their leader is killed. What the producer is told to be
+    stored is received, perhaps more than once.
+    """
+    topic, group = bench.topic(), f"{bench.name}-g"
+    bench.cluster.spread_topic(topic)
+    sent: list[Event] = []
+    received: list[Event] = []
+    given: dict[str, Any] = {"topic": topic, "timeout_s": CHANGE_SECONDS_MAX}
+    to_receive = {**given, "group": group, "firstMs": WAIT_MS, "idleMs": 2 * WAIT_MS, "max": MANY}
+    to_send = {**given, "group": f"{bench.name}-p", "keys": "key", "retryMs": 2 * WAIT_MS}
+    to_send |= {"first": 1, "count": MANY - 1}
+    bench.send(topic, 1)
+    with bench.consumer() as consumer, ThreadPoolExecutor(2) as pool:
+        consuming = pool.submit(consumer.run, "consume", events=received, **to_receive)
+        bench.wait(lambda: bool(received) or consuming.done())
+        sending = pool.submit(bench.probe.run, "send", events=sent, **to_send)
+        bench.wait(lambda: len(sent) >= MANY // 10 or sending.done())
+        assert not sending.done(), "all messages were sent before the leader was killed"
+        with bench.cluster.lost_leader():
+            sending.result()
+            consuming.result()
+    ended = [event for event in sent if event["event"] != "done"]
+    same([event["index"] for event in ended if event["event"] == "sent"], [*range(1, MANY)])
+    stored = {0, *(event["index"] for event in ended if event.get("status") in SENT)}
+    assert len(stored) > MANY // 2, f"only {len(stored)} of {MANY} were acknowledged"
+    missing = stored - {key_of(each) for each in received if each["event"] == "received"}
+    if missing:  # The consumer stops after MANY messages, of which some came twice.
+        more = bench.receive(topic, "g", len(missing))
+        missing -= set(map(key_of, more))
+    same(sorted(missing), [])
+
+
 CASES: Final[Mapping[str, tuple[str, Case]]] = {
     "sync": ("sends, bodies of three sizes", sync),
     "async": ("asynchronous sends", in_mode("async")),
@@ -196,5 +245,11 @@ CASES: Final[Mapping[str, tuple[str, Case]]] = {
     "broadcast": ("broadcasting", broadcast),
     "offsets": ("a group continues where it stopped", offsets),
     "transactions": ("transactions with check-back", transactions),
+    "failover": ("a producer and a consumer whose leader is killed, in groups of three", failover),
 }
 """Title and function of each case, in the order of the page."""
+
+
+def cases_at(target: Target) -> list[str]:
+    """Return the cases of a kind of servers: in groups, only the one that needs a group."""
+    return [case for case, (_, run) in CASES.items() if (run is failover) == target.is_group]

@@ -32,7 +32,8 @@ which shows whether a failure belongs to rmqpy.
 """
 MEANING: Final = """
 *passed* of *run*. Skipped tests are those that Apache skips, and calls that a client does not have
-are not counted. Each test counts with its last run. {mixed}
+are not counted. Each test counts with its last run. In groups, clients have the case *failover*
+alone. {mixed}
 """
 CLIENTS_HEAD: Final = """
 ## What the clients do
@@ -112,8 +113,8 @@ def _leaders(results: Sequence[JudgeResult]) -> str:
         return ""
     ours = leaders.count("rmqpy")
     return (
-        f"In the mixed groups, the member that was elected at the start was one of rmqpy in {ours}"
-        f" and Java's in {len(leaders) - ours} of {len(leaders)} groups."
+        f"In the mixed groups, the leader at the start of a run was one of rmqpy {ours} times, and"
+        f" Java's {len(leaders) - ours} times; the case *failover* kills it."
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -12,7 +13,11 @@ from attrs import define, field
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkError, RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
-from rmqpy.remoting.bodies import ClusterInfo, TopicRouteData
+from rmqpy.remoting.bodies import (
+    ClusterInfo,
+    TopicConfigSerializeWrapper,
+    TopicRouteData,
+)
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic
@@ -52,6 +57,11 @@ class Target:
     dledger: bool = True
 
     @property
+    def is_group(self) -> bool:
+        """Whether the group goes on without its leader."""
+        return len(self.members) > 1
+
+    @property
     def namesrv(self) -> str:
         return "rmqpy" if "rmqpy" in self.members else "java"
 
@@ -63,6 +73,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "mixed": Target("mixed: two members of rmqpy, one of Java", ("rmqpy", "rmqpy", "java")),
     "java-classic": Target("Java, classic", ("java",), dledger=False),
     "java-dledger": Target("Java, DLedger", ("java",)),
+    "java-group": Target("Java, DLedger, three members", ("java",) * 3),
 }
 
 
@@ -129,7 +140,7 @@ class JudgedCluster:
 
     def leaders(self) -> list[str]:
         """Return the kind of the master of each broker name, if there was an election."""
-        if len(self.target.members) == 1:
+        if not self.target.is_group:
             return []
         places = (self.brokers[name].index(self.master(name)) for name in self.names)
         return [self.target.members[place] for place in places]
@@ -145,6 +156,25 @@ class JudgedCluster:
             time.sleep(0.05)
         return topic
 
+    def spread_topic(self, topic: str) -> None:
+        """Wait until every member knows a topic, as slaves fetch topics from time to time."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        request = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        for member in (each for members in self.brokers.values() for each in members):
+            while topic not in _tables(member.address, request):
+                assert time.monotonic() < deadline, f"{member.name} does not know {topic}"
+                time.sleep(0.2)
+
+    @contextmanager
+    def lost_leader(self) -> Iterator[None]:
+        """Kill the leader of the first group, and start it again in the end."""
+        leader = self.master(self.names[0])
+        leader.kill()
+        try:
+            yield
+        finally:
+            leader.start()
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -157,7 +187,7 @@ class JudgedCluster:
         self.brokers[name] = []
         for number, kind in enumerate(kinds):
             settings = {**BUSY_MACHINE, **self.settings, **self._tls_settings()}
-            if len(kinds) > 1:
+            if self.target.is_group:
                 settings |= {**ELECTION, **group_settings(name, ports, number)}
             elif self.target.dledger:
                 settings |= dledger_settings(name, ports[0])
@@ -207,3 +237,15 @@ class JudgedCluster:
             if response.code != 0:
                 raise RequestRejectedError(response.code, response.remark or "")
             return response
+
+
+def _tables(address: str, request: RemotingCommand) -> Mapping[str, object]:
+    """Return the topics of a broker, none while it cannot answer."""
+    try:
+        with BlockingConnection(address, 10.0) as connection:
+            response = connection.call(request)
+    except NetworkError:
+        return {}
+    if response.code != 0:
+        return {}
+    return TopicConfigSerializeWrapper.decode(response.body).topic_config_table

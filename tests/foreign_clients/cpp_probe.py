@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 import zlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -70,11 +72,23 @@ def send(client: Any, options: Options) -> None:
             elif shards:
                 _sent(index, producer.send_orderly(message, index % shards))
             else:
-                _sent(index, producer.send_sync(message))
+                _sent(index, _patient(options, partial(producer.send_sync, message)))
         if options.get("mode") == "oneway":
             time.sleep(0.5)  # The shutdown drops unsent messages.
     finally:
         producer.shutdown()
+
+
+def _patient(options: Options, once: Callable[[], Any]) -> Any:
+    """Send again for a time, as a program does that must not lose a message."""
+    give_up = time.monotonic() + int(options.get("retryMs", 0)) / 1000
+    while True:
+        try:
+            return once()
+        except Exception:
+            if time.monotonic() >= give_up:
+                raise
+        time.sleep(0.1)
 
 
 def _sent(index: int, result: Any) -> None:

@@ -12,6 +12,8 @@ import threading
 import time
 import zlib
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -50,9 +52,9 @@ def send(client: Any, options: Options) -> None:
                 _send_async(producer, options["topic"], content, index, left, words)
             else:
                 level = int(options["delay"]) if "delay" in options else None
-                _sent(
-                    index, producer.send(options["topic"], content, delay_time_level=level, **words)
-                )
+                words["delay_time_level"] = level
+                once = partial(producer.send, options["topic"], content, **words)
+                _sent(index, _patient(options, once))
         if mode == "async":
             for _ in range(count):
                 if not left.acquire(timeout=WAIT_S):
@@ -72,6 +74,18 @@ def _send_async(
         left.release()
 
     producer.send_async(topic, content, succeeded, failed, **words)
+
+
+def _patient(options: Options, once: Callable[[], Any]) -> Any:
+    """Send again for a time, as a program does that must not lose a message."""
+    give_up = time.monotonic() + int(options.get("retryMs", 0)) / 1000
+    while True:
+        try:
+            return once()
+        except Exception:
+            if time.monotonic() >= give_up:
+                raise
+        time.sleep(0.1)
 
 
 def _sent(index: int, result: Any) -> None:

@@ -138,7 +138,13 @@ func send(o options) error {
 		one := message(o, index)
 		switch mode {
 		case "sync":
+			// Sends again for a time, as a program does that must not lose a message.
+			giveUp := time.Now().Add(o.milliseconds("retryMs", 0))
 			result, err := client.SendSync(context.Background(), one)
+			for err != nil && time.Now().Before(giveUp) {
+				time.Sleep(100 * time.Millisecond)
+				result, err = client.SendSync(context.Background(), one)
+			}
 			printSent(index, result, err)
 		case "async":
 			under.Add(1)

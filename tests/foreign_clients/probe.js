@@ -37,13 +37,26 @@ function message(options, index) {
   return made;
 }
 
+// Sends again for a time, as a program does that must not lose a message.
+async function patient(options, once) {
+  const giveUp = Date.now() + Number(options.retryMs || 0);
+  for (;;) {
+    try {
+      return await once();
+    } catch (error) {
+      if (Date.now() >= giveUp) throw error;
+      await pause(100);
+    }
+  }
+}
+
 async function send(options) {
   const producer = new Producer(client(options, { producerGroup: options.group || 'node-producers' }));
   await producer.ready();
   const first = Number(options.first || 0);
   for (let index = first; index < first + Number(options.count || 1); index++) {
     try {
-      const result = await producer.send(message(options, index));
+      const result = await patient(options, () => producer.send(message(options, index)));
       const { queueId } = result.messageQueue;
       print({ event: 'sent', index, status: result.sendStatus, msgId: result.msgId, queueId, queueOffset: Number(result.queueOffset) });
     } catch (error) {

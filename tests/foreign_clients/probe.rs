@@ -88,6 +88,18 @@ fn print_sent(index: u64, result: &SendResult) {
     print(json!({"event": "sent", "index": index, "status": status, "queueId": queue, "queueOffset": result.queue_offset}));
 }
 
+/// Sends again for up to `retry_ms` after a failure, as a program does that must not lose a message.
+async fn patient(producer: &DefaultMQProducer, message: Message, retry_ms: u64) -> ClientResult<Option<SendResult>> {
+    let give_up = Instant::now() + Duration::from_millis(retry_ms);
+    loop {
+        let sent = producer.send(message.clone()).await;
+        if sent.is_ok() || Instant::now() >= give_up {
+            return sent;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 async fn send(runtime: &Arc<ClientRuntime>, options: &Options) -> Result<(), Failure> {
     let mut producer = DefaultMQProducer::builder(runtime.clone())
         .producer_group(options.text("group", "rust-producers"))
@@ -109,7 +121,7 @@ async fn send(runtime: &Arc<ClientRuntime>, options: &Options) -> Result<(), Fai
                     };
                     producer.send_with_selector(message, choose, index % shards).await
                 } else {
-                    producer.send(message).await
+                    patient(&producer, message, options.number("retryMs", 0)).await
                 };
                 match sent {
                     Ok(Some(result)) => print_sent(index, &result),
@@ -242,7 +254,7 @@ async fn consume(runtime: &Arc<ClientRuntime>, options: &Options) -> Result<(), 
         .build();
     let (topic, expression) = (options.text("topic", ""), options.text("expression", "*"));
     if options.text("type", "TAG") == "SQL92" {
-        consumer.subscribe_with_selector(topic, Some(MessageSelector::by_sql(expression))).await?;
+        consumer.subscribe_with_selector(&topic, Some(MessageSelector::by_sql(expression))).await?;
     } else {
         consumer.subscribe(topic, expression).await?;
     }

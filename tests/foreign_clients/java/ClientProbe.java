@@ -7,6 +7,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -109,7 +110,7 @@ public final class ClientProbe {
                 Message message = message(options, index);
                 switch (options.text("mode", "sync")) {
                     case "sync":
-                        sent(index, shards == 0 ? producer.send(message)
+                        sent(index, shards == 0 ? patient(options, () -> producer.send(message))
                             : producer.send(message, (queues, m, key) -> queues.get((int) key % queues.size()), index % shards));
                         break;
                     case "async":
@@ -131,6 +132,21 @@ public final class ClientProbe {
             Thread.sleep(options.text("mode", "sync").equals("oneway") ? 500 : 0);  // nothing reports the last send
         } finally {
             producer.shutdown();
+        }
+    }
+
+    /** Sends again for up to {@code retryMs} after a failure, as a program does that must not lose a message. */
+    private static SendResult patient(Options options, Callable<SendResult> send) throws Exception {
+        long giveUp = System.currentTimeMillis() + options.longNumber("retryMs", 0);
+        while (true) {
+            try {
+                return send.call();
+            } catch (Exception fault) {
+                if (System.currentTimeMillis() >= giveUp) {
+                    throw fault;
+                }
+                Thread.sleep(100);
+            }
         }
     }
 

@@ -128,7 +128,7 @@ public class SpringProbe {
             switch (options.text("mode", "sync")) {
                 case "sync":
                     sent(index, shards > 0 ? template.syncSendOrderly(destination(index), message, "shard-" + index % shards)
-                        : template.syncSend(destination(index), message, TIMEOUT_MS, options.number("delay", 0)));
+                        : patient(template, destination(index), message));
                     break;
                 case "async":
                     template.asyncSend(destination(index), message, callback(index, open));
@@ -147,6 +147,21 @@ public class SpringProbe {
             throw new IllegalStateException(open.getCount() + " asynchronous sends without an end");
         }
         Thread.sleep(options.text("mode", "sync").equals("oneway") ? 500 : 0);  // nothing reports the last send
+    }
+
+    /** Sends again for up to {@code retryMs} after a failure, as a program does that must not lose a message. */
+    private static SendResult patient(RocketMQTemplate template, String destination, Message<byte[]> message) throws Exception {
+        long giveUp = System.currentTimeMillis() + options.longNumber("retryMs", 0);
+        while (true) {
+            try {
+                return template.syncSend(destination, message, TIMEOUT_MS, options.number("delay", 0));
+            } catch (RuntimeException fault) {
+                if (System.currentTimeMillis() >= giveUp) {
+                    throw fault;
+                }
+                Thread.sleep(100);
+            }
+        }
     }
 
     private static SendCallback callback(int index, CountDownLatch open) {
