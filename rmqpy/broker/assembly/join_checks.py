@@ -20,10 +20,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
-from rmqpy.audit.replicas.certificate import Certificate, check_signature
 from rmqpy.broker.replication.metadata_sync import MetadataSync
 from rmqpy.broker.state.persistence import TOPICS_FILE, TableWriter
 from rmqpy.config.loading import StoreSettings
@@ -32,6 +32,9 @@ from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import BACKUP_SUFFIX, StorePaths
 from rmqpy.store.message_store import MessageStore
+
+if TYPE_CHECKING:  # rmqpy.audit is as large as all that a member needs
+    from rmqpy.audit.replicas.certificate import Certificate
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +92,8 @@ class PeerCertificateCheck:
         )
         if not self.files.exists(path):
             raise RmqError(f"there is no certificate at {path}")
+        from rmqpy.audit.replicas.certificate import Certificate, check_signature
+
         raw = self.files.read_bytes(path)
         key_path = self.settings.rmqpy_certificate_key
         if key_path is not None:
