@@ -8,6 +8,7 @@
 #define INDEX_HEADER 40
 #define INDEX_SLOT 4
 #define INDEX_ENTRY 20
+#define WALK_AHEAD 16 /* entries; slots are at random places of a table larger than the caches */
 
 /* Return the row of a log file, a new one if the last row is another file's. NULL: no row is left. */
 static int64_t *find_row(int64_t *rows, int64_t *count, int64_t capacity, int64_t columns, int64_t number)
@@ -125,6 +126,12 @@ int rmq_rewind_index(rmq_index_walk *state)
     return 1;
 }
 
+/* Return the newest entry of the slot of a hash that is not negative. */
+static int32_t *newest_of(const rmq_index_walk *state, int32_t hash)
+{
+    return state->newest + (uint32_t)hash % (uint32_t)state->slot_count;
+}
+
 int rmq_walk_index(rmq_index_walk *state)
 {
     const uint8_t *const entries = state->view + INDEX_HEADER + INDEX_SLOT * state->slot_count;
@@ -132,6 +139,8 @@ int rmq_walk_index(rmq_index_walk *state)
     for (; state->entry < state->entry_end; state->entry++) {
         const uint8_t *const entry = entries + INDEX_ENTRY * state->entry;
         const int32_t hash = rmq_load_int(entry);
+        if (state->entry + WALK_AHEAD < state->entry_end)
+            __builtin_prefetch(newest_of(state, rmq_load_int(entry + INDEX_ENTRY * WALK_AHEAD) & INT32_MAX), 1);
         const int64_t offset = rmq_load_long(entry + 4);
         if (offset >= state->low && offset < state->high) {
             int64_t *const row = find_row(state->rows, &state->row_count, state->row_capacity, RMQ_KEY_COLUMNS,
@@ -147,7 +156,7 @@ int rmq_walk_index(rmq_index_walk *state)
             state->wrong++;
             continue;
         }
-        int32_t *const newest = state->newest + hash % state->slot_count;
+        int32_t *const newest = newest_of(state, hash);
         state->wrong += rmq_load_int(entry + 16) != *newest;
         *newest = (int32_t)state->entry;
     }
