@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -465,7 +466,8 @@ class RemotingClient:
             late = f"connect to {link.address}: no answer within {timeout_ms} ms"
             self._fail(link, ConnectFailedError(late))
         except (OSError, ValueError) as error:  # ValueError: a host name that cannot be looked up
-            self._fail(link, ConnectFailedError(f"connect to {link.address}: {error}"))
+            reason = _reason(error)
+            self._fail(link, ConnectFailedError(f"connect to {link.address}: {reason}"))
         finally:
             if not usable:  # the connection may be open; uvloop then never reports its end
                 connection.abort()
@@ -558,3 +560,12 @@ def parse_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise NetworkError(f"{address!r} is not an address of the form host:port")
     return host, int(port)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a connection could not be made, in the words of the system: asyncio's texts have
+    the error number and a tuple in them.
+    """
+    if isinstance(error, ConnectionError) or type(error) is OSError:
+        return os.strerror(error.errno) if error.errno else str(error)
+    return str(error)

@@ -15,6 +15,7 @@ import asyncio
 import hmac
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import ParamSpec, TypeVar
 
 from aiohttp import web
@@ -72,9 +73,10 @@ class TokenAuth:
             return
         if len(self.token) < TOKEN_BYTES_MIN or self.certificate is None:
             raise RmqError(
-                f"serving on {self.host}{' with --drive' if driven else ''} needs a token of at"
-                f" least {TOKEN_BYTES_MIN} characters (--token-file) and TLS (--certificate,"
-                f" --key){'' if driven else '; or serve on 127.0.0.1 and connect through ssh -L'}"
+                f"serve on {self.host}{' with --drive' if driven else ''}: found no token of at"
+                f" least {TOKEN_BYTES_MIN} characters or no TLS, expected both; give --token-file,"
+                " --certificate, and --key"
+                f"{'' if driven else ', or serve on 127.0.0.1 and connect through ssh -L'}"
             )
 
     def tls(self) -> ssl.SSLContext | None:
@@ -140,11 +142,12 @@ async def _sent(request: web.Request, pieces: Pieces, size: int) -> web.StreamRe
     response.force_close()
     response.content_length = size
     expect(request, SEND_SECONDS)
-    await response.prepare(request)
-    async for piece in pieces:
-        expect(request, SEND_SECONDS)
-        await response.write(piece)
-    await response.write_eof()
+    with suppress(ConnectionError):  # The client is gone: aiohttp ends the connection.
+        await response.prepare(request)
+        async for piece in pieces:
+            expect(request, SEND_SECONDS)
+            await response.write(piece)
+        await response.write_eof()
     return response
 
 

@@ -300,6 +300,17 @@ def test_the_durable_entry_of_a_member_is_no_unknown_line(copy_of: Callable[[str
     assert not facts_of(store).findings
 
 
+def test_a_running_member_has_more_on_its_disk_than_is_read(copy_of: Callable[[str], Path]) -> None:
+    """Its checkpoint is written while it is examined up to an earlier end."""
+    store = copy_of("C-upgraded-v497/n0")
+    whole = facts_of(store)
+    path = store / "dledger-n0" / "checkpoint"
+    path.write_text(path.read_text() + "durableIndex=280\ndurableOffset=9\n")
+    part = read_facts(OsFileSystem(), str(store), None, lambda path: 1, until=whole.end - 1)
+    assert part.ledger is not None and whole.ledger is not None
+    assert part.end < whole.end and codes(part) == []
+
+
 def test_a_missing_index_of_entries_is_reported(copy_of: Callable[[str], Path]) -> None:
     store = copy_of("C-upgraded-v497/n0")
     shutil.rmtree(store / "dledger-n0/index")

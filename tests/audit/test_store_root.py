@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -91,12 +93,26 @@ def test_a_refusal_says_what_the_directory_is(
     (tmp_path / "mount").mkdir()
     assert "an empty directory" in refused(tmp_path / "mount")
     assert "mount its file system" in refused(tmp_path / "mount")
+    (tmp_path / "mount/rmqpy/upgrade/stage").mkdir(parents=True)
+    assert "an empty directory" in refused(tmp_path / "mount"), "prepare has written to it"
     alone = tmp_path / "alone"
     shutil.copytree(store / "commitlog", alone)
     assert "a folder of log or queue files" in refused(alone)
     shutil.rmtree(store / "commitlog")
     shutil.rmtree(store / "dledger-n0")
     assert "a store without its log" in refused(store)
+
+
+def test_what_may_not_be_read_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbidden(path: object) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", os.fspath(tmp_path))
+
+    monkeypatch.setattr("rmqpy.store.files.disk.os.listdir", forbidden)
+    assert main(["upgrade", "check", os.fspath(tmp_path)]) == 1
+    err = capsys.readouterr().err
+    assert f"{tmp_path}: found a file or directory that this user may not access" in err
 
 
 def test_a_store_without_messages_is_a_store(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_refused_connect_fails_all_waiting_requests(
             client.request(address, request(), 3000, outcomes.done)
             client.oneway(address, request())
             assert outcomes.all == []
-            with pytest.raises(NetworkError, match=f"connect to {address}: "):
+            with pytest.raises(NetworkError, match=f"^connect to {address}: Connection refused$"):
                 await client.invoke(address, request())
             with pytest.raises(NetworkError):
                 await client.invoke_oneway(address, request())

@@ -5,11 +5,13 @@ is space again.
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 from harness.store import FILE_SIZE, MemoryRig, bodies_of, read_all
 
 from rmqpy.model.codes import PutMessageStatus
+from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import MessageStore
 
 REFUSED = PutMessageStatus.SERVICE_NOT_AVAILABLE
@@ -180,3 +182,19 @@ def test_a_checkpoint_that_cannot_be_written_is_written_later(rig: MemoryRig) ->
     store.flush_tracker.flush_queues()
     assert any(rig.tree()["checkpoint"])
     store.shutdown()
+
+
+def test_a_file_that_could_not_be_replaced_leaves_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "topics.json"
+    path.write_bytes(b"old")
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("rmqpy.store.files.disk.os.write", full)
+    with pytest.raises(OSError) as error:
+        OsFileSystem().replace_bytes(str(path), b"new")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(path))
+    assert path.read_bytes() == b"old" and [*tmp_path.iterdir()] == [path]

@@ -262,11 +262,19 @@ def test_a_real_full_disk(
     fill(small_disk)
     code, text = run(f"{apply} --dry-run")
     assert code == 2 and "on its file system" in text, text
+    (store / "lock").write_bytes(b"")
     code, text = run(apply)
     assert code == 2 and "on its file system" in text, text
     (small_disk / "ballast").unlink()
+    certificate = small_disk / "certificate.json"
+    verify = f"verify n0=n0 n1=n1 --out {certificate}"
+    assert run(verify)[0] == 2
+    kept = certificate.read_bytes()
     assert run(apply)[0] == 0
     fill(small_disk)
+    code, text = run(verify)
+    assert code == 1 and "CONTAINED: n1 in n0" in text, "what was found is printed"
+    assert f"{certificate}: found no space" in text and certificate.read_bytes() == kept
     assert run(f"status {store}")[0] == 0
     code, text = run(f"rollback {store}")
     assert code == 0, text

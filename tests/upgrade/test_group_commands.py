@@ -60,6 +60,23 @@ def test_the_long_form_does_not_read_the_file(lagging: Path, run: RunUpgrade) ->
 
 
 @pytest.mark.slow
+def test_a_dry_run_says_what_prevents_writing(
+    lagging: Path, run: RunUpgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(f"init {CONFS}")[0] == 0
+    assert run("plan")[0] == 0
+    monkeypatch.setattr("os.access", lambda path, mode: "n1" not in path)
+    monkeypatch.setattr(
+        "rmqpy.audit.facts.lock_probe.find_lock_owner", lambda path: 77 if "n2" in path else None
+    )
+    code, out, _ = run("apply --dry-run")
+    lines = out.splitlines()
+    assert code == 2 and len(lines) == 2
+    assert lines[0].startswith(f"n1: {lagging}/n1: found no permission to write, expected it")
+    assert lines[1].startswith(f"n2: {lagging}/n2: found its lock held by process 77")
+
+
+@pytest.mark.slow
 def test_a_group_is_switched_and_rolled_back_without_arguments(
     lagging: Path, run: RunUpgrade
 ) -> None:

@@ -215,7 +215,7 @@ def test_the_agent_of_a_lost_connection_is_awaited() -> None:
 
 def test_a_served_member_needs_a_token_and_tls(lagging: Path, run: RunUpgrade) -> None:
     code, _, err = run("serve n1 -c n1.conf --drive")
-    assert code == 1 and "with --drive needs a token" in err and "TLS" in err
+    assert code == 1 and "with --drive: found no token" in err and "TLS" in err
     code, _, err = run("serve n1 --drive")
     assert code == 1 and "add -c FILE" in err
 

@@ -196,7 +196,8 @@ class _FactsReader:
         if facts.last is not None and not ledger.index.files:
             self._find(FindingCode.ENTRY_INDEX_MISSING, f"{ledger.folder}/index")
         last = (-1, -1) if facts.last is None else (facts.last.index, facts.last.term)
-        for path, found in ledger_state_problems(self.files, ledger, *last):
+        wrong = ledger_state_problems(self.files, ledger, *last, running=self.running)
+        for path, found in wrong:
             self._find(FindingCode.LEDGER_STATE, path, found)
 
     def _check_root(self, ledger: LedgerFolder | None) -> None:

@@ -194,11 +194,17 @@ def read_ledger_state(files: FileSystem, ledger: LedgerFolder) -> LedgerState:
 
 
 def ledger_state_problems(
-    files: FileSystem, ledger: LedgerFolder, last_index: int, last_term: int
+    files: FileSystem,
+    ledger: LedgerFolder,
+    last_index: int,
+    last_term: int,
+    *,
+    running: bool = False,
 ) -> list[tuple[str, str]]:
     """Return the paths of a member's wrong files, and what each contains.
 
-    The last entry of the log has ``last_index`` and ``last_term``, or -1. A missing ``checkpoint``
+    The last entry of the log has ``last_index`` and ``last_term``, or -1; a ``running`` broker has
+    added others since. A missing ``checkpoint``
     without a backup is usual shortly after the first start, and before the first entry so is a
     missing ``currterm``: the member has not voted yet.
     """
@@ -227,7 +233,7 @@ def ledger_state_problems(
             f"term {state.current_term}, which no elections reach: a forged message has raised it"
         )
         problems.append((ledger.current_term, found))
-    if durable_index > last_index:
+    if durable_index > last_index and not running:
         found = f"entry {durable_index} was on the disk, which the log does not have any more"
         problems.append((ledger.checkpoint, found))
     if state.committed_index > state.end_index:

@@ -51,11 +51,14 @@ def check_store_root(
 
     With ``may_be_empty``, a member that is to be filled is accepted too: a directory without
     content, one in which a plan has begun, or that of a broker which has started and has no log
-    yet. The last one needs ``settings``: without them the log may be somewhere else.
+    yet. The last one needs ``settings``: without them the log may be somewhere else. Raise
+    PermissionError if this user may not list it.
     """
     if is_store_root(files, root, settings):
         return
     names = _names(files, root)
+    if not names and files.is_dir(root):
+        files.list_dir(root)  # What may not be read is not called empty.
     is_started = settings is not None and _is_started(files, root, names)
     if may_be_empty and files.is_dir(root):
         if NOT_CONTENT.issuperset(_content(root, names)) or files.exists(journal_path(root)):
@@ -103,7 +106,7 @@ def _described(files: FileSystem, root: str, names: list[str]) -> tuple[str, str
             f"finish it with rmqpy upgrade apply --resume {root}, or take it back with rmqpy"
             f" upgrade rollback {root}",
         )
-    if not names:
+    if NOT_CONTENT.issuperset(_content(root, names)):
         return EMPTY, f"{GIVE_ROOT}; if it is a mount point, mount its file system"
     stores = [name for name in names if is_store_root(files, f"{root}/{name}")]
     if stores:

@@ -18,7 +18,7 @@ from rmqpy.cli.upgrade.base.options import (
     out_option,
     replica_options,
 )
-from rmqpy.cli.upgrade.base.output import print_result, written_line
+from rmqpy.cli.upgrade.base.output import print_result, write_result, written_line
 from rmqpy.cli.upgrade.base.replicas import now_ms
 from rmqpy.cli.upgrade.group.outcome import show_state
 from rmqpy.model.errors import RmqError
@@ -44,8 +44,6 @@ def add_verbs(verbs: Commands) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from rmqpy.audit.replicas.certificate_text import certificate_lines
     from rmqpy.audit.replicas.certify import certify
     from rmqpy.upgrade.checks.replica import LocalReplica
@@ -70,10 +68,20 @@ def _verify(options: argparse.Namespace) -> int:
     count = len(before) if replicas else 0
     certificate = certify(manifests, now_ms(), available, earlier=count)
     text = certificate.encode(key)
-    if options.out:
-        Path(options.out).write_bytes(text)
     *compared, verdict = certificate_lines(certificate)
+    if options.out:
+        _write(options, text, [*compared, verdict])
     print_result(options, json.loads(text), [*compared, *written_line(options), verdict])
     if group is not None:
         show_state(options)
     return EXIT_DONE if certificate.holds else EXIT_NO
+
+
+def _write(options: argparse.Namespace, text: bytes, lines: list[str]) -> None:
+    """Write the certificate. If that fails, what was found is not lost: print it."""
+    try:
+        write_result(options.out, text)
+    except OSError:
+        if options.format != "json":
+            print_result(options, None, lines)
+        raise

@@ -296,7 +296,9 @@ class OsFileSystem:
                 rest = rest[os.write(fd, rest) :]
             os.fsync(fd)
         except OSError as error:
-            error.filename = temporary
+            error.filename = path
+            with contextlib.suppress(OSError):  # A full disk needs the space.
+                os.unlink(temporary)
             raise
         finally:
             os.close(fd)
@@ -391,6 +393,8 @@ class OsFileSystem:
             self.make_dirs(root)
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
             raise StoreError(
                 root,
                 error.strerror or str(error),
@@ -411,7 +415,8 @@ class OsFileSystem:
                 "a store directory that no broker is using",
                 "stop that broker, or give this one its own storePathRootDir",
             ) from error
-        os.pwrite(fd, LOCK_CONTENT, 0)
+        with contextlib.suppress(OSError):  # On a full disk: nobody reads what Java writes there.
+            os.pwrite(fd, LOCK_CONTENT, 0)
         return DiskLock(fd, identity, self._locked)
 
     def open_to_others(self, path: str) -> bool:

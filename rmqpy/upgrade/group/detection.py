@@ -48,6 +48,7 @@ from rmqpy.upgrade.group.states import (
     STOPPING,
     SWITCHED,
     SWITCHING,
+    UNEQUAL,
     UNREACHABLE,
     VERIFIED,
     State,
@@ -169,7 +170,7 @@ def _dledger_state(facts: GroupFacts) -> State:
     if facts.some(lambda each: each.running):
         return LACKING if lacks_old_log else STARTING
     if not facts.some(lambda each: each.entries > 0):
-        return SWITCHED
+        return SWITCHED if len({each.end for each in facts.members}) == 1 else UNEQUAL
     if facts.fits(LEAVE):
         return LEAVE_PLANNED
     if lacks_old_log:

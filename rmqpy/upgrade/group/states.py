@@ -137,6 +137,14 @@ SWITCHED = State(
     returning=NextStep.ROLLBACK,
     back="`rollback`",
 )
+UNEQUAL = State(
+    name="unequal",
+    meaning="all members are configured for DLedger and stopped, and some lack messages of others;"
+    " a start loses these",
+    served=NO,
+    next=NextStep.LOOK,
+    back="set enableDLegerCommitLog=false again, then `plan`",
+)
 STARTING = State(
     name="starting",
     meaning="some members run, others are stopped",
@@ -352,7 +360,7 @@ BACKWARD: Final = (
 STATES: Final = (
     *FORWARD,
     *BACKWARD,
-    *(LEFT_FINAL, INCOMPLETE, BEHIND, LACKING),
+    *(LEFT_FINAL, UNEQUAL, INCOMPLETE, BEHIND, LACKING),
     *(HANDING_OVER, HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )

@@ -95,18 +95,29 @@ def ask(options: argparse.Namespace, what: str, remedy: str = "Run") -> None:
 
 def show_plan(options: argparse.Namespace, plan: Plan, context: PlanContext) -> int:
     """Show a plan for a group, and write it to the file of ``--out``."""
-    from pathlib import Path
-
     space = [
         {"member": name, "folder": each.folder, "needed": each.needed, "free": each.free}
         for name, each in context.space_of(plan)
     ]
     value = plan.to_json(read_secret(getattr(options, "key", None)), space)
     if getattr(options, "out", None):
-        Path(options.out).write_text(json.dumps(value, indent=1), encoding="utf-8")
+        write_result(options.out, json.dumps(value, indent=1).encode())
     lines = [*_plan_lines(options, plan, context.group), *written_line(options)]
     print_result(options, value, lines)
     return EXIT_DONE
+
+
+def write_result(path: str, data: bytes) -> None:
+    """Write the file of ``--out``. On a full disk, the one that was there stays as it is."""
+    from pathlib import Path
+
+    from rmqpy.store.files.disk import OsFileSystem
+
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        target.write_bytes(data)  # a pipe, or /dev/stdout
+    else:
+        OsFileSystem().replace_bytes(str(target), data)
 
 
 def written_line(options: argparse.Namespace) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.given_files import read_plan
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
-    """Return why a part cannot be carried out."""
+    """Return why a part cannot be carried out, as far as that shows without a change."""
     from rmqpy.upgrade.plan.keep import check_newest
     from rmqpy.upgrade.plan.own_paths import check_own_paths
     from rmqpy.upgrade.plan.preconditions import check_sources, verify_preconditions
@@ -28,7 +30,27 @@ def obstacles(node_context: NodeContext, part: NodePlan) -> list[str]:
     check_newest(node_context, part)
     wrong = verify_preconditions(node_context, part)
     check_sources(node_context, part)
-    return wrong + missing_space(node_context, part)
+    return [*_closed(part), *wrong, *missing_space(node_context, part)]
+
+
+def _closed(part: NodePlan) -> Iterator[str]:
+    """Yield why nothing may be written: a broker runs, or this user lacks the permission."""
+    from rmqpy.audit.facts.lock_probe import find_lock_owner
+
+    holder = find_lock_owner(f"{part.root}/lock")
+    if holder is not None:
+        yield (
+            f"{part.root}: found its lock held by process {holder}, expected no broker at work;"
+            " stop the broker"
+        )
+    places = {part.root, *(path.rpartition("/")[0] for op in part.ops for path in op.paths)}
+    for place in sorted(places):
+        if os.path.isdir(place) and not os.access(place, os.W_OK | os.X_OK):
+            yield (
+                f"{place}: found no permission to write, expected it; run the command as the user"
+                " of the broker, or mount the file system for writing"
+            )
+            return
 
 
 def print_obstacles(options: argparse.Namespace, wrong: list[str]) -> int:

@@ -151,7 +151,8 @@ def _state_of(name: str | None) -> State:
     expected = f"expected one of {there}, or on the way back {back}"
     if name is None:
         raise RmqError(f"run: found no --until STATE, {expected}; add it, as --until verified")
-    raise RmqError(f"--until {name}: found no such state, {expected}{did_you_mean(name, known)}")
+    near = did_you_mean(name, known) or "; correct it"
+    raise RmqError(f"--until {name}: found no such state, {expected}{near}")
 
 
 def _refuse_contradictions(view: GroupView) -> None:

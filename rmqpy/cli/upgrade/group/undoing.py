@@ -101,9 +101,8 @@ def finalize_group(options: argparse.Namespace, group: GivenGroup) -> int:
     refuse_the_only_way_back(view.facts.members)
     if view.state in ONLY_ROLLBACK_LEADS_BACK:
         raise UpgradeRefusedError(
-            f"found the group {view.state.name}: {view.state.meaning}; expected it to run,"
-            " because finalize removes rollback, which is the only way back until then; follow"
-            " rmqpy upgrade status"
+            f"found the group {view.state.name}, expected it to run, because finalize removes"
+            " rollback, which is the only way back until then; follow rmqpy upgrade status"
         )
     planned = {each.name for each in view.facts.members if each.journal}
     done: dict[str, Any] = {
