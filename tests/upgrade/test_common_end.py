@@ -14,6 +14,7 @@ from attrs import define, evolve, field
 from harness.audit import directory_of
 
 from rmqpy.audit.checks.engine import AuditOptions
+from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.replicas.certificate import Certificate
@@ -23,7 +24,7 @@ from rmqpy.audit.replicas.verdict import EQUAL, Word
 from rmqpy.cli import main
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.upgrade.checks.member_facts import MemberFacts
+from rmqpy.upgrade.checks.member_facts import MemberFacts, read_member_facts
 from rmqpy.upgrade.checks.replica import LocalReplica
 from rmqpy.upgrade.checks.requests import ReplicaRequests
 from rmqpy.upgrade.group.common_end import SECONDS_MAX, STILL_SECONDS, Waiting, level_running
@@ -67,6 +68,22 @@ def test_a_stopped_store_is_read_whole(copy_of: Callable[[str], Path]) -> None:
     options = AuditOptions(root=str(store), workers=1, until=1)
     plan = ManifestPlan(name="a", audit=options, now_ms=lambda: 7, md5=Md5.NONE)
     assert make_manifest(OsFileSystem(), plan)[0].end == 225556
+
+
+def test_a_member_without_entries_ends_where_its_old_log_does(
+    copy_of: Callable[[str], Path],
+) -> None:
+    """Its DLedger log begins after the rest of the last classic file, which is no message."""
+    store = copy_of("C-upgraded-v497/n0")
+    first, *others = sorted((store / "dledger-n0/data").iterdir())
+    for other in others:
+        other.unlink()
+    first.write_bytes(bytes(first.stat().st_size))
+    plan = SurveyPlan(name="n0", root=os.fspath(store), now_ms=lambda: 7)
+    facts = read_member_facts(OsFileSystem(), plan)
+    old = read_facts(OsFileSystem(), os.fspath(store)).classic
+    assert old is not None and old.end < int(first.name)
+    assert (facts.mode, facts.entries, facts.end) == (Mode.JOINED, 0, old.end)
 
 
 @define
@@ -213,3 +230,18 @@ def test_verify_waits_for_a_member_that_has_the_message_but_not_its_queue(
     out, err = capsys.readouterr()
     assert (code, json.loads(out)["verdict"]) == (0, "EQUAL"), out
     assert "waiting for n1 (" in err and "n0 is ahead" in err
+
+
+@pytest.mark.slow
+def test_the_way_back_of_members_that_run_is_refused_with_the_reason(
+    joined: Path, held: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("n0", "n1", "n2"):
+        (joined / name / "abort").touch()
+        held(joined / name)
+    words = [word for n in range(3) for word in (f"n{n}", "-c", f"n{n}=n{n}.conf")]
+    roles = ("n0=SYNC_MASTER", "n1=SLAVE", "n2=SLAVE")
+    words += [word for role in roles for word in ("--role", role)]
+    assert main(["upgrade", "leave", *words, "--out", "p.json"]) == 2
+    err = capsys.readouterr().err
+    assert "n0: found its lock held by process" in err and "not clean" not in err

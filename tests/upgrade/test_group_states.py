@@ -71,6 +71,7 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("classic", [up(ALIGNED)] * 3, {"plan": ALIGNMENT}),
     ("stopping", [RUNS, STOPPED, STOPPED], {}),
     ("stopped", [STOPPED] * 3, {}),
+    ("stopped", [{"mode": Mode.EMPTY}] * 3, {}),
     ("stopped", [{**STOPPED, "end": 101}, STOPPED, STOPPED], {"plan": ALIGNMENT}),
     ("stopped", [{**ALIGNED, "untouched": False, "end": 101}] * 3, {"plan": ALIGNMENT}),
     ("stopped", [ALIGNED, ALIGNED, {**ALIGNED, "plan": "p0", "end": 90}], {"plan": ALIGNMENT}),
@@ -194,6 +195,11 @@ def test_any_facts_have_a_state(
 def test_an_empty_member_is_said_to_be_empty_with_and_without_the_flag() -> None:
     for row in (FRESH, {"mode": Mode.EMPTY}):
         assert stage_of(group([row], {}).members[0]) is MemberStage.EMPTY
+
+
+def test_a_group_that_works_is_not_told_to_stop_without_a_reason() -> None:
+    assert "if the group is to be switched" in explanation(NextStep.STOP, BY_NAME["classic"])
+    assert "switched" not in explanation(NextStep.STOP, BY_NAME["dledger"])
 
 
 def test_only_a_controller_group_is_told_of_its_controller() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from attrs import define, evolve, field
 
-from rmqpy.audit.facts.facts import LogFacts, Mode
+from rmqpy.audit.facts.facts import LogFacts, Mode, StoreFacts
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import paths_below
@@ -47,7 +47,8 @@ class MemberFacts:
     mode: Mode = Mode.EMPTY
     begin: int = 0
     end: int = 0
-    """The end of the log in bytes; of a running broker, the end of what consumers can read."""
+    """The end of the last message in the log; of a running broker, that of the last one that
+    consumers can read."""
     entries: int = 0
     """The number of entries in the DLedger log."""
     clean_stop: bool = True
@@ -117,13 +118,21 @@ def read_member_facts(
         running=store.running,
         mode=store.mode,
         begin=store.begin,
-        end=store.end,
+        end=_end(store),
         entries=_entries(store.ledger),
         clean_stop=store.clean_stop or store.running,
         turned_ms=_turned_ms(files, plan, running=store.running),
     )
     settings = plan.settings or StoreSettings(store_path_root_dir=plan.root)
     return _with_journal(NodeContext(files, upgrade_work(plan.root), settings), found)
+
+
+def _end(store: StoreFacts) -> int:
+    """Return the end of the last message. A DLedger log without entries begins after the rest of
+    the last classic file, which is no message.
+    """
+    logs = [log for log in (store.classic, store.ledger) if log is not None]
+    return max((log.end for log in logs if log.last is not None), default=store.end)
 
 
 def _turned_ms(files: FileSystem, plan: SurveyPlan, *, running: bool) -> int:

@@ -184,10 +184,11 @@ def _classic_state(facts: GroupFacts) -> State:
     if facts.some(lambda each: each.controlled):
         return _controller_state(facts)
     came_back = facts.some(lambda each: each.journal == APPLIED and each.steps in WAYS_BACK)
-    if facts.every(lambda each: each.running or each.mode is Mode.EMPTY):
+    some_run = facts.some(lambda each: each.running)
+    if some_run and facts.every(lambda each: each.running or each.mode is Mode.EMPTY):
         return RETURNED if came_back else CLASSIC
     left_finally = [each for each in facts.members if has_left_finally(each)]
-    if facts.some(lambda each: each.running):
+    if some_run:
         waits = any(not each.running for each in left_finally)
         return RETURNING if came_back or waits else STOPPING
     if facts.every(has_left):

@@ -380,6 +380,13 @@ def explanation(step: NextStep, state: State) -> str:
         return "the controller, one member, and the others when it is the master"
     if step is NextStep.START and state in AS_MEMBERS:
         return "those that do not run, in any order; they elect a leader"
+    if step is NextStep.STOP and state in (STARTING, DLEDGER, VERIFIED, FINAL):
+        return "those that run, in any order; run and next set a fence before"
+    if step is NextStep.STOP and state is CLASSIC:
+        return (
+            "if the group is to be switched: the master first, then the slaves; rmqpy upgrade"
+            " prepare before it shortens the stop"
+        )
     return TEXTS[step]
 
 

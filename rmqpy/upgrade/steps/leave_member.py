@@ -10,6 +10,7 @@ import struct
 
 from attrs import define
 
+from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import CHECKPOINT_SIZE
 from rmqpy.codec.reframe import DataFile, Piece, edits_of, pieces_of
@@ -89,7 +90,13 @@ def leave_blockers(
     """Return the reasons why this member cannot leave, each with its remedy."""
     paths = StorePaths.from_settings(settings)
     found = []
-    if files.exists(paths.abort):
+    holder = find_lock_owner(paths.lock)
+    if holder is not None:
+        found.append(
+            f"{paths.root}: found its lock held by process {holder}, expected a stopped broker;"
+            " stop the broker"
+        )
+    elif files.exists(paths.abort):
         found.append(
             f"{paths.abort}: the last stop was not clean; start the broker once as it is"
             " configured, and stop it"
