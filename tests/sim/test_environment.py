@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 from attrs import define, field
@@ -364,3 +365,41 @@ def test_a_file_that_is_created_again_stays_after_a_power_failure() -> None:
     for seed in range(20):
         disk.lose_power(random.Random(seed))
         assert disk.read_bytes(PATH) == b"new"
+
+
+def test_what_a_server_leaves_for_its_next_turn_is_handled_then() -> None:
+    """Also in a moment in which nothing else ends the turn, as after a pause."""
+    timeline = Timeline()
+    network = SimulatedNetwork(timeline, random.Random(1), NetworkFaults())
+    life = life_on(timeline)
+    machine = Machine("n0", "10.0.0.1", life)
+    handled: list[int] = []
+
+    @define
+    class OneInATurn:
+        turns: int = 0
+        busy: bool = False
+
+        def handle(
+            self, _channel: Channel, commands: Sequence[RemotingCommand]
+        ) -> Sequence[RemotingCommand]:
+            if self.busy:
+                return commands
+            self.busy = True
+            handled.append(commands[0].code)
+            return commands[1:]
+
+        def turn_ended(self) -> None:
+            self.turns += 1
+            self.busy = False
+            assert self.turns < 100
+
+        def channel_closed(self, channel: Channel) -> None:
+            """Nothing is kept."""
+
+    network.listen(machine, 10911, OneInATurn())
+    (port,) = network.ports.values()
+    data = b"".join(encode_command(RemotingCommand.request(code)) for code in (1, 2, 3))
+    channel: Any = None
+    port.received(channel, data)
+    assert handled == [1, 2, 3]

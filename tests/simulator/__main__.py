@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from simulator.seed_log import SeedLog, code_version
 ALL_SEEDS = 10_000
 MUTATION_SEEDS = 1_000
 FAILURES_SHOWN = 20
+NEW_SHOWN = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +81,8 @@ def _run(options: argparse.Namespace) -> int:
         if log is not None:
             log.add(result)
     print(results.summary(options.family, perf_counter() - start))
+    for line in results.coverage():
+        print(line)
     print(f"seeds {seeds.start} to {seeds.stop - 1} at {version}, {len(done)} of them from the log")
     return 1 if results.failed else 0
 
@@ -93,6 +96,8 @@ class _Totals:
         self.seconds = 0.0
         self.simulated_ms = 0
         self.decided: int | None = None
+        self.covered: dict[str, int] = {}
+        """The situations that faults have met, with the first seed of each."""
 
     def add(self, result: Result) -> None:
         self.seeds += 1
@@ -111,6 +116,9 @@ class _Totals:
         self.crashes += outcome.crashes
         if outcome.decided is not None:
             self.decided = (self.decided or 0) + outcome.decided
+        for situation in outcome.covered:
+            first = self.covered.get(situation, result.seed)
+            self.covered[situation] = min(first, result.seed)
 
     def summary(self, family: str, elapsed: float) -> str:
         decided = "" if self.decided is None else f" {self.decided} decided,"
@@ -122,6 +130,13 @@ class _Totals:
             f" {self.seconds:.0f} s of one process ({elapsed:.0f} s in all):"
             f" {self.simulated_ms / 1000 / max(self.seconds, 1e-9):.0f} x real time"
         )
+
+    def coverage(self) -> Iterator[str]:
+        """Yield how many situations of a change the faults have met, and which came last."""
+        if self.covered:
+            latest = sorted(self.covered, key=lambda each: self.covered[each])[-NEW_SHOWN:]
+            yield f"{len(self.covered)} situations (phase, record, part, fault); the last new ones:"
+            yield from (f"    seed {self.covered[each]}: {each}" for each in latest)
 
 
 def _replay(options: argparse.Namespace) -> int:

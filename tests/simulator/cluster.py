@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import Generic
 
@@ -30,6 +30,10 @@ LEADER_WITHIN_MS = 10_000
 STEP_MS = 100
 
 
+def _texts(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
 @define(slots=True, frozen=True)
 class Outcome:
     """What a run did; ``digest`` is the same for each run of the same plan."""
@@ -44,6 +48,8 @@ class Outcome:
     digest: str
     decided: bool | None = None
     """Whether the group has switched to DLedger, or left it, if the run is about that."""
+    covered: tuple[str, ...] = field(default=(), converter=_texts)
+    """The situations of a change that faults have met, if the run is about one."""
 
 
 @define(slots=True, eq=False, repr=False)

@@ -219,6 +219,13 @@ class SlaveHost(LiveHost):
         return None
 
     @property
+    def phase(self) -> str:
+        if self.running is None:
+            return "down"
+        last = self.leaving._coordinator if self.leaving is not None else None
+        return last.phase.value if last is not None else ""
+
+    @property
     def is_writable(self) -> bool:
         return self.running is not None and not self.running.store.health.is_slave
 

@@ -2,7 +2,8 @@
 leave have in common.
 
 A cluster of this kind consists of hosts, a producer that sends to a random one of them, an operator
-that asks for the change again and again, and faults. Then all faults are healed, and the end is
+that asks for the change again and again, and faults: at random moments, and some aimed at the few
+milliseconds after the change has come to another phase. Then all faults are healed, and the end is
 checked. Brokers, DLedger, stores, and both sides of the protocols are those of production; only the
 transfer of a log to a classic slave is simulated: it copies what its source serves.
 """
@@ -43,6 +44,12 @@ SEND_MS = 15
 TIMEOUT_MS = 3000
 REPAIR_MS = 300
 TOPIC = "T"
+AIMED = {"freezing": 0.4, "voting": 0.4, "committed": 0.3}
+"""The probability of a fault after the begin of a phase that lasts for milliseconds only."""
+AIMED_MS = 10
+"""The time after the begin of a phase in which such a fault happens."""
+AGAIN_MS = 500
+"""The time after which the operator asks again."""
 COMPARED_BYTES = 64
 """The bytes before its end that a slave compares with its source, before it copies more."""
 
@@ -65,6 +72,11 @@ class LiveHost(BrokerHost):
     @abstractmethod
     def is_writable(self) -> bool:
         """Whether the broker accepts messages now."""
+
+    @property
+    def phase(self) -> str:
+        """The phase of the last change that this broker coordinates; "" if it knows of none."""
+        return ""
 
 
 @define(slots=True, frozen=True)
@@ -150,7 +162,10 @@ class LiveCluster(ABC, Generic[HostT]):
         self.acknowledged: set[bytes] = set()
         self.attempts = 0
         self.crashes = 0
+        self.covered: set[str] = set()
+        """What faults have met: phase, the record of the broker, its part, and the fault."""
         self._elections: set[tuple[int, str]] = set()
+        self._phase = ""
         self._sent = 0
         self._faulty = faults
         self._clients = [self._client("producer", "10.0.1.1"), self._client("admin", "10.0.1.2")]
@@ -210,6 +225,7 @@ class LiveCluster(ABC, Generic[HostT]):
             simulated_ms=self.timeline.now_ms,
             digest="",
             decided=self.is_decided,
+            covered=tuple(sorted(self.covered)),
         )
 
     def heal(self) -> None:
@@ -251,7 +267,7 @@ class LiveCluster(ABC, Generic[HostT]):
         """Ask for the change, again after an abort."""
         if self.timeline.now_ms >= self.faulty_ms - self.attempt_ms or self.is_decided:
             return
-        self.timeline.at(self.attempt_ms, self._attempt)
+        self.timeline.at(AGAIN_MS, self._attempt)
         self.attempts += 1
         self.ask("start", **self.start_body(self.attempts))
 
@@ -271,13 +287,27 @@ class LiveCluster(ABC, Generic[HostT]):
     def _fault(self) -> None:
         if not self._faulty:
             return
+        self.timeline.at(1 + self.rng.randrange(1600), self._fault)
+        self._inflict()
+
+    def _aim(self) -> None:
+        """Let a fault follow the begin of a phase, sometimes."""
+        phase = self.coordinator.phase
+        if phase == self._phase:
+            return
+        self._phase = phase
+        self.log(f"phase: {phase or 'no change'}")
+        if self._faulty and self.rng.random() < AIMED.get(phase, 0.0):
+            self.timeline.at(self.rng.randrange(AIMED_MS), self._inflict)
+
+    def _inflict(self) -> None:
         rng = self.rng
-        self.timeline.at(1 + rng.randrange(1600), self._fault)
         host = rng.choice(self.hosts)
         kind = rng.choice(self.kinds)
-        if host.life is None:
+        if host.life is None or not self._faulty:
             return
         self.log(f"{kind} {host.name}")
+        self._cover(host, kind)
         if kind == "kill" or kind == "power":
             self.end(host, power=kind == "power")
         elif kind == "tear":
@@ -297,6 +327,16 @@ class LiveCluster(ABC, Generic[HostT]):
             names = [each.name for each in self.hosts if each is not host]
             self.network.isolate(host.name, rng.sample(names, 1 + rng.randrange(len(names))))
             self.timeline.at(1 + rng.randrange(2000), self.network.blocked.clear)
+
+    def _cover(self, host: HostT, kind: str) -> None:
+        record = host.journal.read()
+        found = (
+            self.coordinator.phase or "no change",
+            record.stage.value if record is not None else "no record",
+            "coordinator" if host is self.coordinator else "other",
+            kind,
+        )
+        self.covered.add(", ".join(found))
 
     def _stop(self, host: HostT) -> None:
         """Stop a process in an orderly way, and start it again."""
@@ -330,6 +370,7 @@ class LiveCluster(ABC, Generic[HostT]):
 
     def crashed(self, name: str) -> None:
         (host,) = (each for each in self.hosts if each.name == name)
+        self._cover(host, "torn")
         self.end(host, power=self.rng.random() < 0.5)
 
     def end(self, host: HostT, *, power: bool) -> None:
@@ -362,6 +403,7 @@ class LiveCluster(ABC, Generic[HostT]):
             if node is not None and node.role is Role.LEADER:
                 self._elections.add((node.term, host.name))
         self.check()
+        self._aim()
 
 
 def bodies_of(store: MessageStore) -> list[bytes]:

@@ -83,7 +83,10 @@ class Port:
             return
         commands: Sequence[RemotingCommand] = FrameDecoder().receive(data)
         while commands:
-            commands = self.handler.handle(channel, commands) or ()
+            rest = self.handler.handle(channel, commands) or ()
+            if len(rest) == len(commands):  # It waits for the next turn.
+                self.handler.turn_ended()
+            commands = rest
 
     def closed(self, channel: WireChannel) -> None:
         if self.receiver is not None:

@@ -25,7 +25,7 @@ from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.broker.replication.role import RoleChange
-from rmqpy.broker.replication.switch_protocol import SwitchPlan, SwitchStage
+from rmqpy.broker.replication.switch_protocol import Coordinator, SwitchPlan, SwitchStage
 from rmqpy.config.keys import BrokerRole
 from rmqpy.config.loading import (
     BrokerConfiguration,
@@ -245,6 +245,13 @@ class SwitchHost(LiveHost):
         return self.is_classic or (
             driver is not None and driver.carrier.leads and self.running.store.appender.is_ready()
         )
+
+    @property
+    def phase(self) -> str:
+        if self.running is None:
+            return "down"
+        role = self.switch._role if self.switch is not None else None
+        return role.phase.value if isinstance(role, Coordinator) else ""
 
     @property
     def stage(self) -> SwitchStage | None:
