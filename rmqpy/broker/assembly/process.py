@@ -31,6 +31,7 @@ from rmqpy.broker.assembly.addresses import (
 from rmqpy.broker.assembly.ha_group import HaGroup, HaTransport, build_ha_group
 from rmqpy.broker.assembly.leave.record import checked_configuration, leave_journal
 from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
+from rmqpy.broker.assembly.member_modules import load_member_modules
 from rmqpy.broker.assembly.readiness import BrokerProbes
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, log_is_durable
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
@@ -361,7 +362,7 @@ class BrokerRuntime:
                     network=network,
                     journal=journal,
                     make_member=running.standby.prepare,
-                    load_modules=_load_member_modules,
+                    load_modules=load_member_modules,
                 )
             )
             broker.server.register_handlers(running.switch.handlers())
@@ -394,12 +395,6 @@ class BrokerRuntime:
             else f", dividedCommitlogOffset {store.opened.divided_offset}",
         )
         return running
-
-
-def _load_member_modules() -> None:
-    import rmqpy.broker.assembly.group_member
-    import rmqpy.broker.assembly.leave.member
-    import rmqpy.store.commitlog.dledger_opening  # noqa: F401
 
 
 async def _opened(scheduler: AsyncioScheduler, context: StoreContext) -> MessageStore:

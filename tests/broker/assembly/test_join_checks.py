@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -425,18 +422,3 @@ def test_a_leader_whose_log_does_not_start_after_the_old_one_is_refused(
     host.running.driver.handle(MemoryChannel((member_host(0), 50000)), [command])
     assert "rmqpy upgrade join" in str(host.running.store.health.failure)
     assert {path: host.disk.read_bytes(path) for path in log_files(host)} == before
-
-
-@pytest.mark.slow
-def test_a_member_does_not_load_the_audit(tmp_path: Path) -> None:
-    """Three brokers of a switch that load it at once keep two cores busy for a sixth of a second,
-    in which clients wait.
-    """
-    code = (
-        "import sys, rmqpy.broker.assembly.process as process; process._load_member_modules();"
-        " print(*[name for name in sys.modules if name.startswith('rmqpy.audit')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True
-    )
-    assert done.stdout.split() == []

@@ -17,6 +17,7 @@ from attrs import define, field
 from harness.broker import response_bodies
 
 from rmqpy.broker.assembly import process
+from rmqpy.broker.assembly.member_modules import load_member_modules
 from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.broker.assembly.switch import live, local
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker
@@ -544,7 +545,7 @@ def test_members_in_doubt_ask_the_master_when_it_runs_again(
 def test_a_decision_may_arrive_before_a_restarted_slave_is_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, load = SwitchJournal.write, process._load_member_modules
+    write, load = SwitchJournal.write, load_member_modules
     gate = threading.Event()
 
     def fails(journal: SwitchJournal, record: SwitchRecord | None) -> None:
@@ -569,7 +570,7 @@ def test_a_decision_may_arrive_before_a_restarted_slave_is_prepared(
             await until(lambda: stage_of(journals[0]) is SwitchStage.COMPLETE)
             assert stage_of(journals[2]) is SwitchStage.PREPARED
             await group.brokers[2].stop()
-        monkeypatch.setattr(process, "_load_member_modules", waits)
+        monkeypatch.setattr(process, "load_member_modules", waits)
         group.brokers[2] = await group.start_broker(2)
         await until(lambda: stage_of(journals[2]) is SwitchStage.COMMITTED)
         assert group.brokers[2].store.opened.dledger is None
