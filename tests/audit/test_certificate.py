@@ -24,6 +24,7 @@ from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import Scan
 from rmqpy.model.errors import RmqError
+from rmqpy.model.names import LEADER_MARKER_TOPIC
 from rmqpy.store.files.disk import OsFileSystem
 
 Pair = tuple[Path, Path]
@@ -373,6 +374,34 @@ def test_messages_without_a_queue_offset_count_in_either_order(
         (comparison,) = certificate.comparisons
         assert comparison.missing + comparison.more == 5
         assert not certificate.holds
+
+
+def test_a_classic_slave_may_lack_the_last_markers_of_a_leader(
+    store_of: Callable[[str], Path],
+) -> None:
+    store = manifest_of(store_of("B-master-slave-v497/master"))
+
+    def with_markers(*bucket: int) -> Manifest:
+        markers = evolve(
+            store.queues[0],
+            topic=LEADER_MARKER_TOPIC,
+            queue_id=0,
+            count=0,
+            right_units=0,
+            min_offset=0,
+            max_offset=0,
+            unqueued=bucket[0],
+            buckets=((-1, bucket[0], bucket[1], bucket[1], bucket[1]),),
+        )
+        return evolve(store, name=f"{bucket[0]} markers", queues=(*store.queues, markers))
+
+    two = with_markers(2, 20)
+    for other in (store, with_markers(1, 10)):
+        for pair in ((two, other), (other, two)):
+            certificate = certify(pair, 11)
+            assert certificate.holds and certificate.verdict == EQUAL
+            assert any("markers of DLedger leaders" in each for each in certificate.not_examined)
+    assert not certify((two, with_markers(2, 30)), 11).holds, "as many, but others"
 
 
 def test_a_key_that_is_not_found_makes_stores_different(pair: Pair) -> None:

@@ -196,8 +196,9 @@ def check_decided(change: Change) -> None:
     group.wait_for(group.acknowledged + 50)
     if change.record == "switch.json":
         until(lambda: set(change.stages()) == {"complete"}, group)
-        server = group.servers[0].address
-        assert main(["admin", "fence", "-n", server, "-m", GROUP]) == 0
+        # The broker that was killed may have to register first.
+        fence = ["admin", "fence", "-n", group.servers[0].address, "-m", GROUP]
+        until(lambda: main(fence) == 0, group)
         brokers = group.brokers
     else:
         brokers = [group.brokers[SLAVE]]

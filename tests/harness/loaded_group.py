@@ -17,7 +17,7 @@ from rmqpy.model.errors import NetworkError
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
-from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
+from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, Site
 
 LEVELS = "1s 2s 3s 4s 5s 6s"
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01half"
@@ -36,6 +36,8 @@ class LoadedGroup:
     environment: Mapping[str, str] = field(factory=dict)
     wait_s: float = WAIT_S
     """The time for a start, and for each wait."""
+    others: Mapping[int, Site] = field(factory=dict)
+    """Who makes the brokers, by number, that are not of rmqpy."""
     blocks: list[PortBlock] = field(factory=list)
     servers: list[ServerProcess] = field(factory=list)
     acknowledged: int = 0
@@ -56,9 +58,12 @@ class LoadedGroup:
                     "messageDelayLevel": LEVELS,
                     "transactionCheckInterval": "300",
                     "transactionTimeOut": "100",
+                    # The disk of a machine may be so full that files go before their time.
+                    "cleanFileForciblyEnable": "false",
                 },
             )
-            self.servers.append(site.broker(f"n{number}", spec))
+            maker = self.others.get(number, site)
+            self.servers.append(maker.broker(f"n{number}", spec))
             self.servers[-1].ready_timeout_s = self.wait_s
         with ThreadPoolExecutor() as starts:
             list(starts.map(ServerProcess.start, self.brokers[:count]))

@@ -29,6 +29,7 @@ NEVER_EXAMINED: Final = (
     "the numbers in the property __RMQPY_ENTRY, which leave adds",
     "broker.conf, and the files in rmqpy/",
     "extensions of consume queues",
+    "markers of DLedger leaders, if one store has more of them",
 )
 
 
