@@ -92,6 +92,10 @@ def controller_runbook(group: RunbookGroup, controllers: str = "") -> Iterator[s
     for member in members:
         yield f"#    {member.name}, on {_host(member)}: {_command(member, JAVA, 'start')}"
     yield "# 6. When the SyncStateSet has every member, start the producers."
+    yield "# 7. Prove it; the brokers may run:"
+    yield "# rmqpy upgrade verify"
+    yield "# 8. At the end of the observation period, give up the undo records:"
+    yield "# rmqpy upgrade finalize"
 
 
 def leave_runbook(group: RunbookGroup) -> Iterator[str]:

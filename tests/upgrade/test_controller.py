@@ -296,7 +296,7 @@ def test_the_printed_runbooks_lead_a_dledger_group_to_the_controller(
 ) -> None:
     """One after the other, without a start of the brokers in between."""
     assert run("init n0.conf n1.conf n2.conf")[0] == 0
-    done = []
+    done, shown = [], []
     for words in ("leave", "switch --to controller --controllers 127.0.0.1:1"):
         code, out, _ = run(f"{words} --runbook java")
         assert code == 0 and "BROKERNAME" not in out
@@ -305,10 +305,13 @@ def test_the_printed_runbooks_lead_a_dledger_group_to_the_controller(
                 code, printed, err = run(line.removeprefix("rmqpy upgrade ").partition("||")[0])
                 assert code == 0, (line, printed, err)
                 done.append(line.split()[2])
+        shown.append(run("status")[1])
     assert "getSyncStateSet -a 127.0.0.1:1 -b b0" in out
+    assert out.splitlines()[-1] == "# rmqpy upgrade finalize"
     assert done[-5:] == ["check", "plan", "apply", "check", "switch"]
     assert facts_of(joined / "n2") == ControllerFacts(epochs=(Epoch(0, 0),))
-    assert "handed-over" in run("status")[1]
+    assert "they stay stopped, and plan, apply, and switch --to controller" in shown[0]
+    assert "handed-over" in shown[1]
 
 
 class _Controller(socketserver.StreamRequestHandler):

@@ -387,6 +387,11 @@ def explanation(step: NextStep, state: State) -> str:
             "if the group is to be switched: the master first, then the slaves; rmqpy upgrade"
             " prepare before it shortens the stop"
         )
+    if step is NextStep.START and state in (LEFT_VERIFIED, LEFT_FINAL):
+        return (
+            f"{TEXTS[step]}; on the way to a controller of 5.x they stay stopped, and plan, apply,"
+            " and switch --to controller come next"
+        )
     return TEXTS[step]
 
 
