@@ -75,6 +75,29 @@ async def restart(broker: Broker) -> None:
     await asyncio.to_thread(broker.start)
 
 
+def test_a_normal_start_and_end_log_no_warning(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even the first send to a topic that no server knows yet, nor a new group."""
+
+    async def main() -> None:
+        settings, new = settings_of(broker), f"New{next(_numbers)}"
+        async with Producer("calm", settings) as producer:
+            await producer.send(Message(topic=new, body=b"1"))
+            consumer = PushConsumer("calm-group", settings, settings=FIRST)
+            consumer.subscribe(new)
+            async with consumer:
+                async for message in consumer:
+                    assert message.body == b"1"
+                    break
+
+    caplog.set_level("INFO", logger="rmqpy.client")
+    run(main)
+    logged = [each for each in caplog.records if each.name.startswith("rmqpy.client")]
+    assert not [each.getMessage() for each in logged if each.levelname != "INFO"]
+    assert len(logged) <= 4, [each.getMessage() for each in logged]
+
+
 def test_a_send_waits_for_a_broker_that_restarts(broker: Broker, topic: str) -> None:
     async def main() -> None:
         async with Producer("waits", settings_of(broker)) as producer:

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,9 @@ import pytest
 from attrs import define
 
 from rmqpy.cli import main
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.remoting.bodies import ClusterInfo
+from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 from rmqpy.testing.processes import python_environment
 
@@ -46,14 +51,21 @@ class DevProcess:
         return self.read()
 
 
+@contextmanager
+def started(*words: str) -> Iterator[DevProcess]:
+    pipe, argv = subprocess.PIPE, [*DEV, *words]
+    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=python_environment())
+    try:
+        yield DevProcess(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def dev(tmp_path: Path) -> Iterator[DevProcess]:
-    argv = [*DEV, "--topic", "Orders", "--keep", str(tmp_path / "kept")]
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True, env=python_environment())
-    yield DevProcess(process)
-    process.kill()
-    process.communicate()
+    with started("--topic", "Orders", "--keep", str(tmp_path / "kept")) as process:
+        yield process
 
 
 def post(control: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, dict[str, Any]]:
@@ -100,6 +112,38 @@ def test_the_line_names_a_broker_that_can_be_used_and_controlled(dev: DevProcess
     assert post(control, "/")[1]["nodes"]["broker"]["state"] == "running"
     assert dev.command('{"do": "quit"}') == {"ok": True}
     assert dev.process.wait(SECONDS_MAX) == 0
+
+
+def test_options_choose_a_group_and_its_settings(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerClusterName=FromFile\nmaxMessageSize=9000\n")
+    words = ("--group", "3", "--config", str(conf), "--set", "maxMessageSize=1000")
+    with started(*words, "--topic", "Orders", "--keep", str(tmp_path / "kept")) as dev:
+        ready = dev.read()
+        assert [*ready["brokers"]] == ["n0", "n1", "n2"]
+        leader = dev.command('{"do": "leader"}')["node"]
+        with BlockingConnection(ready["brokers"][leader]) as connection:
+            assert connection.call(send_request("Orders", 0, [b"1"])).code == ResponseCode.SUCCESS
+            refused = connection.call(send_request("Orders", 0, [bytes(2000)])).code
+            assert refused == ResponseCode.MESSAGE_ILLEGAL
+        with BlockingConnection(ready["name_server"]) as connection:
+            request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            assert [*ClusterInfo.decode(connection.call(request).body).cluster_addr_table] == [
+                "FromFile"
+            ]
+        assert dev.command(json.dumps({"do": "partition", "nodes": [leader]}))["ok"]
+        deadline = time.monotonic() + SECONDS_MAX
+        while dev.command('{"do": "leader"}')["node"] == leader:
+            assert time.monotonic() < deadline, "no other leader is elected"
+        assert dev.command('{"do": "heal"}')["ok"]
+
+
+def test_one_broker_may_have_a_dledger_log(tmp_path: Path) -> None:
+    with started("--dledger", "--keep", str(tmp_path)) as dev:
+        ready = dev.read()
+        with BlockingConnection(ready["brokers"]["broker"]) as connection:
+            assert connection.call(send_request("T", 0, [b"1"])).code == ResponseCode.SUCCESS
+        assert [*Path(ready["stores"]["broker"]).glob("dledger-*/data/*")]
 
 
 def test_it_ends_with_its_stdin_even_while_a_command_waits(dev: DevProcess) -> None:
@@ -189,6 +233,7 @@ def test_bad_usage_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--set", "x"], "expected KEY=VALUE"),
         (["--topic", "a:b"], "expected NAME or NAME:QUEUES"),
         (["--config", str(tmp_path / "none.conf")], "none.conf"),
+        (["--group", "3", "--set", "maxMessageSize=10"], "[13] the message is illegal"),
     ]:
         assert main(["dev", *words]) == 1
         captured = capsys.readouterr()

@@ -320,5 +320,7 @@ def _send_one(leader: BrokerNode) -> None:
     """Let a group store one message in a topic that every broker has."""
     with BlockingConnection(leader.address) as connection:
         response = connection.call(send_request(BENCHMARK_TOPIC, 0, [b"ready"]))
+    if response.code == ResponseCode.MESSAGE_ILLEGAL:  # A setting forbids it to every leader.
+        raise RequestRejectedError(response.code, response.remark or "")
     if response.code != ResponseCode.SUCCESS:
         raise RequestRejectedError(ResponseCode.SERVICE_NOT_AVAILABLE, response.remark or "")
