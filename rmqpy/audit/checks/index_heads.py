@@ -9,6 +9,7 @@ What cannot be seen this way is an older entry that was overwritten in place.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Final
 
 from attrs import define
@@ -30,6 +31,20 @@ CHUNK_BYTES: Final = 1 << 22
 _UNIT: Final = layout.INDEX_UNIT_SIZE
 _ENTRY: Final = layout.INDEX_ENTRY_SIZE
 _MASK64: Final = (1 << 64) - 1
+
+
+@define(slots=True, frozen=True)
+class _Walked:
+    """The sums of a walk, and the slots that its entries lead to."""
+
+    sums: IndexSums
+    newest: array[int]
+
+    def value(self) -> dict[str, Any]:
+        """Return what is kept of it."""
+        files = sorted([number, *each] for number, each in self.sums.files.items())
+        slots = slots_digest(self.newest)
+        return {"max_offset": self.sums.max_offset, "slots": slots, "files": files}
 
 
 @define(slots=True, eq=False)
@@ -105,19 +120,19 @@ class IndexHeads:
                 learned.head_used(path, _bytes_read(slot_count, known["entries"], entry_end))
                 if known["entries"] < entry_end:
                     self._keep_index(path, walk, log_file_size, found)
-                return found
+                return found.sums
         view = map_log(self.files, path).view
         if known is not None and learned.full:
-            then = walk_index(view, slot_count, known["entries"], log_file_size, *EVERYWHERE)
-            if _index_value(then) != {name: known[name] for name in _index_value(then)}:
+            then = _walk(view, (slot_count, known["entries"]), log_file_size).value()
+            if then != {name: known[name] for name in then}:
                 learned.note_wrong(path)
-        sums = walk_index(view, slot_count, entry_end, log_file_size, *EVERYWHERE)
+        walked = _walk(view, walk, log_file_size)
         learned.read(path, _bytes_read(slot_count, 1, entry_end))
-        if not sums.wrong:
-            self._keep_index(path, walk, log_file_size, sums)
-        return sums
+        if not walked.sums.wrong:
+            self._keep_index(path, walk, log_file_size, walked)
+        return walked.sums
 
-    def _continued(self, path: str, known: dict[str, Any], entry_end: int) -> IndexSums | None:
+    def _continued(self, path: str, known: dict[str, Any], entry_end: int) -> _Walked | None:
         """Return the sums of the known entries and those after them, or None if these do not
         continue the known ones.
         """
@@ -140,7 +155,7 @@ class IndexHeads:
         for number, count, total in known["files"]:
             more = sums.files.get(number, (0, 0))
             sums.files[number] = count + more[0], (total + more[1]) & _MASK64
-        return sums
+        return _Walked(sums, newest)
 
     def _fetched(self, path: str, slot_count: int, first: int, entry_end: int) -> memoryview:
         """Return the bytes of a file, of which slots and entries from ``first`` on are in memory:
@@ -157,7 +172,7 @@ class IndexHeads:
         return map_log(self.files, path, scattered=True).view
 
     def _keep_index(
-        self, path: str, walk: tuple[int, int], log_file_size: int, sums: IndexSums
+        self, path: str, walk: tuple[int, int], log_file_size: int, walked: _Walked
     ) -> None:
         slot_count, entry_end = walk
         last = index_entry_position(entry_end - 1, slot_count)
@@ -167,7 +182,7 @@ class IndexHeads:
             "entries": entry_end,
             "bytes": _ENTRY * (entry_end - 1),
             "last": view[last : last + _ENTRY].hex(),
-            **_index_value(sums),
+            **walked.value(),
         }
         self.learned.keep_head(path, value)
 
@@ -188,9 +203,13 @@ def _unit_sums_of(value: dict[str, Any]) -> UnitSums:
     return {number: (count, one, two) for number, count, one, two in value["sums"]}
 
 
-def _index_value(sums: IndexSums) -> dict[str, Any]:
-    files = sorted([number, *each] for number, each in sums.files.items())
-    return {"max_offset": sums.max_offset, "slots": sums.slots, "files": files}
+def _walk(view: memoryview, walk: tuple[int, int], log_file_size: int) -> _Walked:
+    """Walk the entries of a file from the first one on; ``walk`` is (slots, end of the entries)."""
+    slot_count, entry_end = walk
+    newest = array("i", bytes(4 * slot_count))
+    since = 1, newest
+    sums = walk_index(view, slot_count, entry_end, log_file_size, *EVERYWHERE, since)
+    return _Walked(sums, newest)
 
 
 def _bytes_read(slot_count: int, first: int, entry_end: int) -> int:

@@ -48,7 +48,7 @@ class IndexSums:
 
     ``wrong`` counts entries that do not link to the previous one of their slot, ``wrong_slots``
     slots that do not lead to their newest entry. ``files`` maps numbers of log files to (count, sum
-    of :func:`key_digest`). ``slots`` is the digest of the slots that the entries lead to.
+    of :func:`key_digest`).
     """
 
     wrong: int = 0
@@ -56,7 +56,6 @@ class IndexSums:
     used_slots: int = 0
     max_offset: int = -1
     files: dict[int, tuple[int, int]] = field(factory=dict)
-    slots: str = ""
 
 
 def slots_digest(newest: array[int]) -> str:
@@ -148,5 +147,4 @@ def walk_index_in_python(
         (head,) = INDEX_SLOT.unpack_from(view, position)
         result.used_slots += head != 0
         result.wrong_slots += head != newest[slot]
-    result.slots = slots_digest(newest)
     return result

@@ -254,7 +254,9 @@ class Tally:
     queues: list[QueueTally] = field(factory=list)
     events: list[Event] = field(factory=list)
     blocks: dict[int, list[int]] = field(factory=dict)
-    """Block number in the file → [position of its first frame, frames that begin in it]."""
+    """Block number in the file → [position of its first frame, frames that begin in it], if the
+    plan asks for blocks.
+    """
     queue_numbers: dict[tuple[bytes, int], int] = field(factory=dict)
     unit_rows: list[UnitRow | None] = field(factory=list)
 
@@ -343,7 +345,8 @@ class _TallyWalk:
         tally.last_frame = frame
         tally.records += 1
         tally.frame_bytes += size
-        tally.blocks.setdefault(start >> BLOCK_SHIFT, [start, 0])[1] += 1
+        if tally.plan.blocks:
+            tally.blocks.setdefault(start >> BLOCK_SHIFT, [start, 0])[1] += 1
 
     def _event(self, kind: EventKind, start: int, queue: int, *numbers: int) -> None:
         found, expected, previous = (*numbers, 0, 0, 0)[:3]

@@ -188,6 +188,8 @@ class _Session:
         for start in range(0, _EVENT_COLUMNS * state.event_count, _EVENT_COLUMNS):
             kind, frame, queue, found, expected, previous = cells[start : start + _EVENT_COLUMNS]
             tally.events.append((kind, frame, queue, found, expected, previous))
+        if not tally.plan.blocks:
+            return
         for number, first in enumerate(range(0, len(self.blocks), 2), state.first_block):
             if self.blocks[first + 1]:
                 block = tally.blocks.setdefault(number, [self.blocks[first], 0])

@@ -9,7 +9,7 @@ from array import array
 from typing import Final
 
 from rmqpy._native import ffi, lib
-from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums, slots_digest
+from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums
 
 __all__ = ["rewind_index", "sum_units", "walk_index"]
 
@@ -90,5 +90,4 @@ def walk_index(
         state.row_count = 0
     result.wrong, result.wrong_slots = state.wrong, state.wrong_slots
     result.used_slots, result.max_offset = state.used_slots, state.max_offset
-    result.slots = slots_digest(newest)
     return result
