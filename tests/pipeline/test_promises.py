@@ -9,9 +9,13 @@ s7   a DataFrame that is used twice has all rows each time
 s8   views and tables of SQL can be created on a store and on a topic, and rows inserted
 s9   a rebuild syncs and starts a task for many queues at once, not for each
 s10  arguments are checked before any work
+s11  consume queues and the key index serve as indexes (test_lookup.py)
 s12  Spark finds the source itself; lag is in the progress (names: test_kafka_names.py)
 s13  small queues share a task and a batch (test_kafka_names.py, test_offsets.py)
 s14  damage, differences, and errors are reported in sentences
+s15  several hosts: replicas by manifest or serve, executors that are lost (test_replicas.py,
+     test_clusters.py; docs/reference/pipeline.md, Several hosts)
+s16  tables that grow, bodies, masks, ready-made queries (test_append.py, test_ready_queries.py)
 s17  columns are not guessed from the text of a statement
 ===  ===============================================================================
 """
