@@ -199,6 +199,14 @@ def test_a_running_broker_finds_the_same_copies(live: LiveBroker, run: Callable[
     assert "a broker answers no such request" in missing.json["stores"][0]["not_examined"][0]
 
 
+def test_a_directory_instead_of_the_id_is_named(
+    store_of: Callable[[str], Path], run: Callable[..., Ran]
+) -> None:
+    store = str(store_of("D-dledger-v497/n0"))
+    ran = run("where", store)
+    assert ran.code == 1 and f"found the directory {store} where the message id must be" in ran.err
+
+
 def test_a_broker_that_does_not_answer_is_an_error_with_a_remedy(run: Callable[..., Ran]) -> None:
     ran = run("where", "key", "127.0.0.1:1", "--format", "json")
     assert ran.code == 1

@@ -155,6 +155,11 @@ def targets_of(options: argparse.Namespace, wanted: MessageId) -> list[str]:
         return masters_of(_client_settings(options)(options.name_servers))
     if wanted.host is not None:
         return [host_address(wanted.host)]
+    if os.path.isdir(wanted.text):
+        raise RmqError(
+            f"found the directory {wanted.text} where the message id must be, expected MESSAGE-ID"
+            f" DIR; give an id or a key before it, as in rmqpy where order-7 {wanted.text}"
+        )
     raise RmqError(
         "found no target, expected a directory, the HOST:PORT of a broker, or name servers; add one"
         " after the message id, or use -n HOST:PORT"
