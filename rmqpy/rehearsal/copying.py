@@ -157,10 +157,10 @@ class Copier:
 
     async def _reach(self, goal: int) -> None:
         """Follow until the master has sent the bytes before ``goal``, or those that the copy has
-        already and compares.
+        already and compares; and the rest of the message that it is sending.
         """
         self._goal = goal
-        await self._run(lambda: self._seen_to >= goal, lambda: False)
+        await self._run(lambda: self._seen_to >= goal and self.shadow.is_whole, lambda: False)
 
     async def _run(self, is_reached: Callable[[], bool], is_due: Callable[[], bool]) -> None:
         """Follow the master until the first is true after a frame, or the second at a look."""

@@ -64,6 +64,13 @@ class Shadow:
         """The end of the copy; 0 if it is empty."""
         return self.store.log.max_offset
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the copy ends with a whole message: a master sends pieces of bytes."""
+        if self.store.dispatcher.behind_bytes:
+            self.store.dispatch()
+        return not self.store.dispatcher.behind_bytes
+
     def link(self, ends: LogEnds, now_ms: int, *, controlled: bool = False) -> FollowerLink:
         """Return the link for a new connection to a master whose log is at ``ends``."""
         request = PhysicalOffset(first_request(ends, self.end, overlap=OVERLAP))

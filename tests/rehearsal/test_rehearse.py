@@ -19,9 +19,11 @@ from rmqpy.broker.assembly.process import BrokerRuntime
 from rmqpy.cli import main
 from rmqpy.client import Message, Producer
 from rmqpy.client.core.instance import ClientSettings
+from rmqpy.ha.frames import TransferFrame
 from rmqpy.model.errors import RmqError
+from rmqpy.model.ids import PhysicalOffset
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.rehearsal.copying import CopyStatus
+from rmqpy.rehearsal.copying import Copier, CopyStatus
 from rmqpy.rehearsal.machine import Machine
 from rmqpy.rehearsal.report import CheckedCopy
 from rmqpy.rehearsal.session import RehearsalPlan, Session, opened, rehearse
@@ -126,6 +128,36 @@ def test_everything_is_copied_and_checked_and_a_second_run_adds_what_is_new(
             status = json.loads((group.folder / "status.json").read_text())
             assert (status["state"], status["end"]) == ("copying", again.end)
             assert group.master.broker.replication.runtime_info()["haSlaveCount"] == "0"
+
+    in_loop(body)
+
+
+@pytest.mark.slow
+def test_a_copy_ends_with_a_whole_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master that is being written to sends pieces which end within a message."""
+    reach, store = Copier._reach, Copier.store
+
+    async def reaches_less(copier: Copier, goal: int) -> None:
+        await reach(copier, goal - 20)
+
+    def stores_later(copier: Copier, transfer: TransferFrame) -> None:
+        if len(transfer.body) <= 10:
+            store(copier, transfer)
+            return
+        whole = bytes(transfer.body)
+        store(copier, TransferFrame(transfer.offset, whole[:-10]))
+        rest = TransferFrame(PhysicalOffset(transfer.offset + len(whole) - 10), whole[-10:])
+        asyncio.get_running_loop().call_later(2 * LOOK_S, store, copier, rest)
+
+    async def body() -> None:
+        async with live_group(tmp_path) as group:
+            await group.send(30)
+            monkeypatch.setattr(Copier, "_reach", reaches_less)
+            monkeypatch.setattr(Copier, "store", stores_later)
+            result = await group.rehearse()
+            assert result.summary.is_ready, list(result.summary.lines(details=False))
+            assert result.end == group.master.store.log.max_offset
+            group.assert_copied(result)
 
     in_loop(body)
 
