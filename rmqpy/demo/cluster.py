@@ -49,6 +49,9 @@ from rmqpy.upgrade.steps.plan_context import PlanContext, SwitchOptions
 MEMBERS = ("n0", "n1", "n2")
 BROKER_NAME = "demo-broker"
 TIMEOUT_SECONDS = 60.0
+INDEX_SECONDS = 1800.0
+INDEX_LAG_BYTES = 1 << 20
+"""What a stop completes of a key index."""
 
 
 @define(eq=False, repr=False)
@@ -124,8 +127,10 @@ class DemoCluster:
 
     async def stop_group(self) -> None:
         """Stop the group at one committed end: fence all members, so that whichever leads writes
-        nothing, and stop them when they have the same end.
+        nothing, and stop them when they have the same end. A member that was killed builds the last
+        file of its key index again, which a stop leaves to the next start; so wait for it first.
         """
+        await self._until("a key index is not complete", self._is_indexed, INDEX_SECONDS)
         await asyncio.to_thread(self._fence)
         await self.level()
         await self.stop(*MEMBERS)
@@ -140,15 +145,17 @@ class DemoCluster:
         for block in self._ports:
             block.release()
 
-    async def _until(self, otherwise: str, probe: Callable[[], str | None]) -> str:
-        deadline_s = time.monotonic() + TIMEOUT_SECONDS
+    async def _until(
+        self, otherwise: str, probe: Callable[[], str | None], seconds: float = TIMEOUT_SECONDS
+    ) -> str:
+        deadline_s = time.monotonic() + seconds
         while time.monotonic() < deadline_s:
             found = await asyncio.to_thread(probe)
             if found is not None:
                 return found
             await asyncio.sleep(0.05)
         printed = "\n".join(server.printed()[-1000:] for server in self.brokers.values())
-        raise RmqError(f"{otherwise} after {TIMEOUT_SECONDS:.0f} s:\n{printed}")
+        raise RmqError(f"{otherwise} after {seconds:.0f} s:\n{printed}")
 
     def _fence(self) -> None:
         header = FenceRequestHeader(seconds=int(TIMEOUT_SECONDS))
@@ -166,13 +173,18 @@ class DemoCluster:
         return broker.broker_addrs.get(MASTER_ID) if broker is not None else None
 
     def _same_end(self) -> str | None:
-        ends = set()
-        for member in ("n0", "n1"):
-            with BlockingConnection(self.brokers[member].address) as connection:
-                request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
-                table = json.loads(connection.call(request).body)["table"]
-            ends.add(table["commitLogMaxOffset"])
+        ends = {self._runtime(member)["commitLogMaxOffset"] for member in ("n0", "n1")}
         return "same" if len(ends) == 1 else None
+
+    def _is_indexed(self) -> str | None:
+        lags = (int(self._runtime(member)["indexBehindBytes"]) for member in MEMBERS)
+        return "indexed" if max(lags) <= INDEX_LAG_BYTES else None
+
+    def _runtime(self, member: str) -> dict[str, str]:
+        with BlockingConnection(self.brokers[member].address) as connection:
+            request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            table: dict[str, str] = json.loads(connection.call(request).body)["table"]
+        return table
 
     def _find_leader(self) -> str | None:
         for member in MEMBERS:

@@ -199,3 +199,27 @@ def test_waiting_for_acknowledgements_ends_with_the_error_of_the_sender() -> Non
                 pass
 
     asyncio.run(scenario())
+
+
+def test_members_stop_when_their_key_indexes_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index of a member that was killed is built again in the background. If it stopped before
+    the end, the certificate said DIFFERENT.
+    """
+    lags, done = iter([0, 300 << 20, 0, 0, 90 << 20, 0, 0, 1000, 0]), []
+
+    async def note(_cluster: DemoCluster, *_members: str) -> None:
+        done.append("level or stop")
+
+    monkeypatch.setattr(DemoCluster, "_runtime", lambda *_: {"indexBehindBytes": next(lags)})
+    monkeypatch.setattr(DemoCluster, "_fence", lambda _cluster: done.append("fence"))
+    monkeypatch.setattr(DemoCluster, "level", note)
+    monkeypatch.setattr(DemoCluster, "stop", note)
+    cluster = DemoCluster(tmp_path, {})
+    try:
+        asyncio.run(cluster.stop_group())
+    finally:
+        cluster.close()
+    assert done == ["fence", "level or stop", "level or stop"]
+    assert list(lags) == []
