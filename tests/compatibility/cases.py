@@ -213,7 +213,7 @@ def failover(bench: Bench) -> None:
     to_receive = {**given, "group": group, "firstMs": WAIT_MS, "idleMs": WAIT_MS, "max": MANY}
     to_send = {**given, "group": f"{bench.name}-p", "keys": "key", "retryMs": WAIT_MS}
     to_send |= {"first": 1, "count": MANY - 1}
-    bench.send(topic, 1)
+    bench.send(topic, 1, retryMs=WAIT_MS)  # The group may be electing its first leader.
     with bench.consumer() as consumer, ThreadPoolExecutor(2) as pool:
         consuming = pool.submit(consumer.run, "consume", events=received, **to_receive)
         bench.wait(lambda: bool(received) or consuming.done())

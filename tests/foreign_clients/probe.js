@@ -52,6 +52,7 @@ async function patient(options, once) {
 
 async function send(options) {
   const producer = new Producer(client(options, { producerGroup: options.group || 'node-producers' }));
+  producer.on('error', error => process.stderr.write(`${error}\n`)); // Without a listener, it ends the process.
   await producer.ready();
   const first = Number(options.first || 0);
   for (let index = first; index < first + Number(options.count || 1); index++) {
