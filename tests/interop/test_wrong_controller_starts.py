@@ -8,6 +8,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.controller import (
     WAIT_SECONDS_MAX,
     ControllerGroup,
     controller_group,
+    epochs,
     hand_over,
     manifest,
     upgrade,
@@ -29,6 +31,8 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.testing.blocking_connection import BlockingConnection, send_request
 from rmqpy.testing.java.site import READY
+from rmqpy.testing.processes import ServerProcess
+from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop
 
@@ -82,9 +86,9 @@ def await_master(group: ControllerGroup, member: str) -> None:
     wait_until(lambda: group.replicas_info().get("masterAddress") == address)
 
 
-def put(group: ControllerGroup, member: str) -> RemotingCommand:
+def put(group: ControllerGroup, member: str, body: bytes = b"put") -> RemotingCommand:
     with BlockingConnection(group.brokers[member].address) as connection:
-        return connection.call(send_request("Normal", 0, [b"put"]))
+        return connection.call(send_request("Normal", 0, [body]))
 
 
 def wait_until(is_true: Callable[[], object]) -> None:
@@ -146,10 +150,73 @@ def test_a_copied_store_takes_the_place_of_its_original(
     start_both(group)
 
 
+def end_of(group: ControllerGroup, member: str) -> int:
+    """Return the end of the last message in the log of a stopped replica."""
+    last = read_store(group.store(member)).messages[-1]
+    return last.physical_offset + last.size
+
+
+def test_a_longer_replica_is_cut_to_what_the_master_has(
+    group: ControllerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was started once without the controller, and its clients sent: two files more. 5.3.3 cuts
+    the log, but neither the consume queues nor the key index.
+    """
+    end = end_of(group, "slave")
+    with without_controller(group, "master"):
+        for _ in range(SENT):
+            assert put(group, "master", bytes(8192)).code == ResponseCode.SUCCESS
+    longer = [*group.logs("master")]
+    assert longer > [*group.logs("slave")] and end_of(group, "master") > end + SENT * 8192
+    assert "same-log" in failed_checks(group, capsys)
+    group.start("slave")
+    group.await_sync(1)
+    cut = is_in_log(group, "master", f"Truncate slave log to {end} success")
+    group.start("master")
+    wait_until(cut)
+    group.await_sync(2)
+    assert [*group.logs("master")] == [*group.logs("slave")], "whole files are gone"
+    assert group.send(1000) == SENT
+    group.await_level()
+    group.stop_all()
+    assert epochs(group, "master") == epochs(group, "slave")
+    assert [each.start_offset for each in epochs(group, "master")] == [0, end]
+    end = end_of(group, "slave")
+    one, two = (b"".join(group.logs(member).values())[:end] for member in group.brokers)
+    assert one == two
+    found = failed_checks(group, capsys)
+    assert found >= {"stale-tail", "queues-match"}, "its queues are not cut"
+    assert "same-log" not in found
+    # The remedy of `stale-tail`.
+    (group.root / "moved").mkdir()
+    group.store("master").rename(group.root / "moved/master")
+    group.start("slave")
+    group.await_sync(1)
+    group.start("master")
+    group.await_sync(2)
+    group.await_level()
+    group.stop_all()
+    assert not failed_checks(group, capsys)
+
+
 def hand_over_again(group: ControllerGroup) -> None:
     """Leave the controller, and prepare the replicas for it once more."""
     upgrade("leave", *group.replicas, *ROLES, "--reader", "5", "--apply")
     upgrade("switch", "--to", "controller", "--controllers", group.addresses, *group.replicas)
+
+
+@contextmanager
+def without_controller(group: ControllerGroup, member: str) -> Iterator[ServerProcess]:
+    """Run a broker as a master that knows no controller, and stop it cleanly."""
+    broker, text = group.brokers[member], group.conf(member).read_text()
+    keys = "enableControllerMode", "controllerAddr", "namesrvAddr"
+    kept = [line for line in text.splitlines() if line.partition("=")[0] not in keys]
+    kept += ["brokerRole=ASYNC_MASTER", "brokerId=0"]
+    group.conf(member).write_text("\n".join(kept) + "\n")
+    yield broker.start()
+    assert broker.stop() in (0, 143)
+    assert not (group.store(member) / "abort").exists()
+    group.conf(member).write_text(text)
 
 
 def stop_cleanly_once(group: ControllerGroup) -> None:
@@ -157,15 +224,8 @@ def stop_cleanly_once(group: ControllerGroup) -> None:
     for member, broker in group.brokers.items():
         assert broker.stop() in (0, 143)
         assert (group.store(member) / "abort").exists()
-        text = group.conf(member).read_text()
-        keys = "enableControllerMode", "controllerAddr", "namesrvAddr"
-        kept = [line for line in text.splitlines() if line.partition("=")[0] not in keys]
-        kept += ["brokerRole=ASYNC_MASTER", "brokerId=0"]
-        group.conf(member).write_text("\n".join(kept) + "\n")
-        group.start(member)
-        assert broker.stop() in (0, 143)
-        assert not (group.store(member) / "abort").exists()
-        group.conf(member).write_text(text)
+        with without_controller(group, member):
+            pass
 
 
 def start_with_data(group: ControllerGroup, *, kept: bool) -> None:

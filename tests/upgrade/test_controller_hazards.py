@@ -19,6 +19,7 @@ from rmqpy.codec.epochs import Epoch, encode_epochs
 from rmqpy.codec.message import decode_message, encode_stored
 from rmqpy.upgrade.checks.group_checks import CHECKS, run_checks
 from rmqpy.upgrade.checks.hazards import CONTROLLER_HAZARDS
+from rmqpy.upgrade.checks.summary import summarize
 
 LOG = "commitlog/00000000000000000000"
 EPOCHS = "epochFileCheckpoint"
@@ -144,6 +145,15 @@ def tail_after_new_messages(group: Replicas) -> None:
     group.edit("n0", LOG, offset + len(new), bytes(end - offset - len(new)))
 
 
+def tail_with_its_units(group: Replicas) -> None:
+    """Cut three messages off and write a shorter one, as 5.3.3 does: the queues keep the units."""
+    queues = group.root / "n1/consumequeue"
+    before = {path: path.read_bytes() for path in queues.glob("*/*/*")}
+    tail_after_new_messages(group)
+    for path, content in before.items():
+        path.write_bytes(content)
+
+
 def tail_that_is_back(group: Replicas) -> None:
     """Cut three messages off both replicas; those of n1 are found again after a crash."""
     (offset, _, _), *_ = truncated(group)
@@ -219,6 +229,10 @@ CASES = [
         "C12", "former master", epochs((1, 0)), "epochs", f"n0 epoch 2 begins at {NEW_EPOCH}"
     ),
     WrongStart("C13", "in the file", tail_after_new_messages, "stale-tail", "after a gap at"),
+    WrongStart(
+        "C13", "with its units", tail_with_its_units,
+        "stale-tail", "where the one of n0 ends; after that it has whole messages",
+    ),
     WrongStart("C13", "back", tail_that_is_back, "stale-tail", "3 messages after"),
     WrongStart("C15", "confirmed", confirm(10**6), "confirm-offset", "confirmed its log up to"),
     WrongStart(
@@ -244,6 +258,17 @@ def test_a_wrong_start_is_reported(controlled: Replicas, case: WrongStart) -> No
     texts = [f"{each.replica}: {each.text}" for each in found if each.check == case.check]
     assert any(case.text in text for text in texts), found
     assert all(each.remedy for each in found)
+
+
+def test_c13_what_a_cut_has_left_is_not_called_missing_in_the_other(controlled: Replicas) -> None:
+    tail_with_its_units(controlled)
+    group = controlled.group()
+    found = run_checks(group)
+    assert "same-log" not in {each.check for each in found}
+    first, *others = summarize(group, found).causes
+    assert first.hazard == "C13" and first.text.startswith("n1: its log is broken at ")
+    assert "start the replica with an empty one" in first.next
+    assert not any("plan, then apply" in each.next for each in others)
 
 
 def test_c14_a_timer_log_that_leads_beyond_a_truncated_log_is_reported(

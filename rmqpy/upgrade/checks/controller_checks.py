@@ -9,7 +9,7 @@ passes over. Groups without files of a controller pass. The keys of broker.conf 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 from rmqpy.model.text import count_text
@@ -86,8 +86,8 @@ def stale_tail(group: Group) -> Iterator[CheckFinding]:
         queued = _queued_end(survey)
         broken = [
             each["offset"]
-            for each in survey.found
-            if each["code"].startswith("RECORD_") and each.get("offset", -1) >= queued > 0
+            for each in _broken_records(survey)
+            if each.get("offset", -1) >= queued > 0
         ]
         if broken:
             yield finding(
@@ -98,9 +98,10 @@ def stale_tail(group: Group) -> Iterator[CheckFinding]:
                 " 5.x may take for messages again after a crash",
                 _FETCH_AGAIN,
             )
-    for one, two in combinations(group.replicas, 2):
+    for one, two in permutations(group.replicas, 2):
         if controller_facts(one.survey()) and controller_facts(two.survey()):
             yield from _returned(one, two)
+            yield from _left_behind(one, two)
 
 
 def timers_in_log(group: Group) -> Iterator[CheckFinding]:
@@ -222,26 +223,54 @@ def _went_on(old: Survey, new: Survey) -> Iterator[CheckFinding]:
         )
 
 
-def _returned(one: Replica, two: Replica) -> Iterator[CheckFinding]:
+def _returned(mine: Replica, theirs: Replica) -> Iterator[CheckFinding]:
     """Report messages that are in none of their replica's queues, and not in the other replica."""
-    compared = compare_logs(one, two)
-    for mine, theirs, longer in ((one, two, Relation.LONGER), (two, one, Relation.SHORTER)):
-        survey = mine.survey()
-        queued = _queued_end(survey)
-        if (
-            compared.relation in (longer, Relation.DIVERGED)
-            and 0 < queued <= compared.common_end < survey.manifest.end
-            and not survey.abort_found
-        ):
-            count = sum(1 for _ in messages_after(mine, compared.common_end))
-            yield finding(
-                "stale-tail",
-                survey.name,
-                f"its queues end at {queued}, without {count_text(count, 'message')} after"
-                f" {compared.common_end}, which {theirs.name} does not have either: never confirmed"
-                " by the group, or cut off by 5.x before",
-                f"start {theirs.name} first and wait until it is the master; or {_FETCH_AGAIN}",
-            )
+    compared, survey = compare_logs(mine, theirs), mine.survey()
+    queued = _queued_end(survey)
+    if (
+        compared.relation in (Relation.LONGER, Relation.DIVERGED)
+        and 0 < queued <= compared.common_end < survey.manifest.end
+        and not survey.abort_found
+    ):
+        count = sum(1 for _ in messages_after(mine, compared.common_end))
+        yield finding(
+            "stale-tail",
+            survey.name,
+            f"its queues end at {queued}, without {count_text(count, 'message')} after"
+            f" {compared.common_end}, which {theirs.name} does not have either: never confirmed"
+            " by the group, or cut off by 5.x before",
+            f"start {theirs.name} first and wait until it is the master; or {_FETCH_AGAIN}",
+        )
+
+
+def has_left_behind(mine: Replica, theirs: Replica) -> bool:
+    """Return whether the log of the first replica is broken exactly where the other one, equal so
+    far, ends, and goes on after that: 5.x has cut it there and written over a part of the rest. It
+    cuts neither the consume queues nor the key index, so these may lead to the rest.
+    """
+    survey = mine.survey()
+    broken = {each.get("offset") for each in _broken_records(survey)}
+    if not broken or not controller_facts(survey):
+        return False
+    compared = compare_logs(mine, theirs)
+    return compared.relation is Relation.LONGER and compared.common_end in broken
+
+
+def _left_behind(mine: Replica, theirs: Replica) -> Iterator[CheckFinding]:
+    survey, end = mine.survey(), theirs.survey().manifest.end
+    if has_left_behind(mine, theirs) and _queued_end(survey) > end:
+        yield finding(
+            "stale-tail",
+            survey.name,
+            f"its log is broken at {end}, where the one of {theirs.name} ends; after that it has"
+            f" whole messages up to {survey.manifest.end}, to which its queues lead: what 5.x has"
+            f" left there when it cut the log, unless {theirs.name} lags",
+            f"if {theirs.name} was in the SyncStateSet, {_FETCH_AGAIN}",
+        )
+
+
+def _broken_records(survey: Survey) -> list[dict[str, Any]]:
+    return [each for each in survey.found if each["code"].startswith("RECORD_")]
 
 
 def _by_number(survey: Survey) -> dict[int, int]:

@@ -20,6 +20,7 @@ from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
 from rmqpy.upgrade.checks.controller_checks import (
     confirm_offset,
     epochs,
+    has_left_behind,
     identities,
     stale_tail,
     timers_in_log,
@@ -49,6 +50,8 @@ Check = Callable[[Group], Iterator[CheckFinding]]
 def same_log(group: Group) -> Iterator[CheckFinding]:
     """Check that all replicas have the same old log, to the last message (H1, H2, H3, H4, H15)."""
     for one, two in combinations(group.replicas, 2):
+        if has_left_behind(one, two) or has_left_behind(two, one):
+            continue  # `stale-tail` reports it: what one of them has more is not to be copied.
         yield from _compare_pair(group, one.name, two.name, compare_logs(one, two))
 
 

@@ -17,6 +17,7 @@ from attrs import define
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.model.text import count_text, format_bytes
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
+from rmqpy.upgrade.checks.controller_checks import has_left_behind
 from rmqpy.upgrade.checks.findings import CheckFinding, Group
 from rmqpy.upgrade.checks.group_checks import CHECKS, GROUP_CHECKS
 from rmqpy.upgrade.checks.log_comparison import (
@@ -40,8 +41,9 @@ OF_EMPTY: Final = frozenset(
 )
 OF_SHORT: Final = frozenset(("same-log", "same-divide"))
 OF_LOST: Final = OF_SHORT | {"log-sound", "queues-match"}
-"""The checks whose findings follow from an empty member, from a log that ends earlier, and from a
-switch in that state.
+OF_LEFT_BEHIND: Final = frozenset(("stale-tail", "log-sound", "queues-match"))
+"""The checks whose findings follow from an empty member, from a log that ends earlier, from a
+switch in that state, and from the rest of a log that 5.x has cut.
 """
 SHOWN: Final = "config-shown"
 """The note about a missing broker.conf: the summary lists the checks that need it instead."""
@@ -140,7 +142,7 @@ def summarize(group: Group, found: Iterable[CheckFinding]) -> CheckSummary:
     """Return the summary of the results of all checks."""
     left = [each for each in found if not each.is_note]
     notes = [each for each in found if each.is_note and each.check != SHOWN]
-    causes = [*_empty(group, left, notes), *_short(group, left)]
+    causes = [*_empty(group, left, notes), *_left_behind(left), *_short(group, left)]
     causes += _grouped(left)
     causes = [*_half_done(group), *causes]
     not_run = tuple(_not_run(group))
@@ -204,9 +206,22 @@ def _empty(
         )
 
 
+def _left_behind(left: list[CheckFinding]) -> Iterator[CheckCause]:
+    """Yield a cause for each rest of a log that 5.x has cut: it is not what the log has to say."""
+    for stale in [each for each in left if each.check == "stale-tail"]:
+        taken = _take(left, OF_LEFT_BEHIND, {stale.replica})
+        yield CheckCause(
+            text=f"{stale.replica}: {stale.text}",
+            next=stale.remedy,
+            hazard="C13",
+            findings=tuple(taken),
+        )
+
+
 def _short(group: Group, left: list[CheckFinding]) -> Iterator[CheckCause]:
     """Yield one cause for all replicas whose log ends at the same offset before the longest."""
-    full = [each for each in group.replicas if classic_log(each).files]
+    logs = [each for each in group.replicas if classic_log(each).files]
+    full = [each for each in logs if not any(has_left_behind(each, other) for other in logs)]
     if len(full) < 2:
         return
     longest = max(full, key=lambda each: classic_log(each).end)
