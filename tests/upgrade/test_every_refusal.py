@@ -112,7 +112,7 @@ NO_STEP: Final = {
 NOT_TAKEN: Final = {
     "plan {} is {} in {}: finish it with": "the same as that of plan and apply",
     "found a plan of an earlier rmqpy": "it needs a journal that an earlier rmqpy has written",
-    "found the group {}: {}; expected it to run": "group commands have their own walks",
+    "found the group {}, expected it to run": "group commands have their own walks",
     "found no entry in the DLedger log of {}": "group commands have their own walks",
     "this member does not have entry": "it needs members that start and catch up",
     "{}: found a {} that is undecided on this broker": "it needs a broker that knows the decision",

@@ -30,6 +30,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "upgrade.md"
 BY_NAME = {state.name: state for state in STATES}
 
 STOPPED: dict[str, Any] = {"mode": Mode.CLASSIC, "end": 100}
+ON_THE_WAY = ("left-verified", "left-final")
+"""The states from which a group can go on to a controller."""
 BY_CONTROLLER = ("handed-over", "controller-starting", "controller-halted")
 RUNS = {**STOPPED, "running": True}
 ALIGNED = {
@@ -205,7 +207,8 @@ def test_a_group_that_works_is_not_told_to_stop_without_a_reason() -> None:
 def test_only_a_controller_group_is_told_of_its_controller() -> None:
     for state in STATES:
         text = explanation(NextStep.START, state)
-        assert ("controller" in text) is (state.name in BY_CONTROLLER), state.name
+        assert text.startswith("the controller") is (state.name in BY_CONTROLLER), state.name
+        assert ("a controller of 5.x" in text) is (state.name in ON_THE_WAY), state.name
 
 
 def test_members_of_a_group_that_elects_have_no_master_to_start_first() -> None:

@@ -114,8 +114,9 @@ def write_result(path: str, data: bytes) -> None:
     from rmqpy.store.files.disk import OsFileSystem
 
     target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        target.write_bytes(data)  # a pipe, or /dev/stdout
+    special = target.exists() and not target.is_file()  # a pipe, or /dev/stdout
+    if special or not target.parent.is_dir():
+        target.write_bytes(data)  # An unknown folder may be a mistake: this does not create it.
     else:
         OsFileSystem().replace_bytes(str(target), data)
 
