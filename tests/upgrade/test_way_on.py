@@ -420,6 +420,19 @@ def test_a_group_without_entries_that_is_to_leave(lagging: Path, run: RunUpgrade
 
 
 @pytest.mark.slow
+def test_a_switch_is_taken_back_after_members_ran_without_a_message(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    """A start seals the old log, which the plan has sealed: that is no new content."""
+    Operator(lagging, run).finish(SWITCH)
+    for member in ("n0", "n1", "n2"):
+        start_once(lagging, member)
+        code, _, err = run(f"rollback {member}")
+        assert code == 0, err
+        start_once(lagging, member)
+
+
+@pytest.mark.slow
 def test_a_join_from_an_empty_member(joined: Path, run: RunUpgrade) -> None:
     shutil.rmtree(joined / "n1")
     (joined / "n1").mkdir()

@@ -198,13 +198,17 @@ class ClassicCommitLog:
     def seal(self) -> PhysicalOffset:
         """Close the last file with a BLANK up to its end (a record never touches the last 8 bytes).
 
-        Idempotent. Return the offset after the file, which becomes ``divided_offset``.
+        Idempotent: a BLANK that is there is not written again (as in Java), so that the time of the
+        file still shows that nothing was stored since a plan sealed it. Return the offset after the
+        file, which becomes ``divided_offset``.
         """
         assert self._segments and not self.staging.state[STAGED]
         file = self._segments.last
-        if file.wrote_position < file.size:
-            blank = encode_blank(file.size - file.wrote_position)
-            file.file.write(file.wrote_position, blank)
+        start = file.wrote_position
+        if start < file.size:
+            blank = encode_blank(file.size - start)
+            if bytes(file.read(start, start + len(blank))) != blank:
+                file.file.write(start, blank)
             file.wrote_position = file.size
         file.sync()
         self.staging.restart(file.end_offset)
