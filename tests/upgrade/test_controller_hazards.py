@@ -269,6 +269,7 @@ def test_c13_what_a_cut_has_left_is_not_called_missing_in_the_other(controlled: 
     assert first.hazard == "C13" and first.text.startswith("n1: its log is broken at ")
     assert "start the replica with an empty one" in first.next
     assert not any("plan, then apply" in each.next for each in others)
+    assert "log-sound" in {each.check for cause in others for each in cause.findings}
 
 
 def test_c14_a_timer_log_that_leads_beyond_a_truncated_log_is_reported(

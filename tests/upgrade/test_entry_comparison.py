@@ -148,3 +148,17 @@ def test_a_member_that_lags_is_contained(
         lines = capsys.readouterr().out.splitlines()
         assert lines[-2] == "logs: CONTAINED: slave in master, which has 70 messages more"
         assert not any("\\x0a" in line for line in lines)
+
+
+def test_an_empty_member_is_contained_and_hides_no_other(
+    golden_copy: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = golden_copy("B-lagging-slave-v497")
+    (root / "new").mkdir()
+    words = [str(root / name) for name in ("new", "slave", "master")]
+    assert main(["upgrade", "check", *words]) == 2
+    verdict = capsys.readouterr().out.splitlines()[-2]
+    assert verdict == (
+        "logs: CONTAINED: new in master, which has 361 messages more;"
+        " slave in master, which has 70 messages more"
+    )

@@ -41,9 +41,8 @@ OF_EMPTY: Final = frozenset(
 )
 OF_SHORT: Final = frozenset(("same-log", "same-divide"))
 OF_LOST: Final = OF_SHORT | {"log-sound", "queues-match"}
-OF_LEFT_BEHIND: Final = frozenset(("stale-tail", "log-sound", "queues-match"))
-"""The checks whose findings follow from an empty member, from a log that ends earlier, from a
-switch in that state, and from the rest of a log that 5.x has cut.
+"""The checks whose findings follow from an empty member, from a log that ends earlier, and from a
+switch in that state.
 """
 SHOWN: Final = "config-shown"
 """The note about a missing broker.conf: the summary lists the checks that need it instead."""
@@ -207,14 +206,16 @@ def _empty(
 
 
 def _left_behind(left: list[CheckFinding]) -> Iterator[CheckCause]:
-    """Yield a cause for each rest of a log that 5.x has cut: it is not what the log has to say."""
+    """Yield a cause for each rest of a log that 5.x has cut: what is broken or queued there is not
+    to be restored. Other damage of that replica stays a cause of its own.
+    """
     for stale in [each for each in left if each.check == "stale-tail"]:
-        taken = _take(left, OF_LEFT_BEHIND, {stale.replica})
+        left.remove(stale)
         yield CheckCause(
             text=f"{stale.replica}: {stale.text}",
             next=stale.remedy,
             hazard="C13",
-            findings=tuple(taken),
+            findings=(stale,),
         )
 
 
