@@ -18,6 +18,7 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.log_reader import QueueMessages
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.replicas.certificate import Certificate
+from rmqpy.audit.replicas.certificate_text import certificate_lines
 from rmqpy.audit.replicas.certify import certify
 from rmqpy.audit.replicas.manifest import Manifest, ManifestPlan, Md5, make_manifest
 from rmqpy.audit.replicas.verdict import EQUAL, Word
@@ -60,6 +61,10 @@ def test_a_running_broker_is_read_up_to_the_end_of_one_that_lags(
     found = certified(*(running_manifest(store, end) for store in stores), stores=stores)
     assert found.verdict == EQUAL and found.holds
     assert [subject.end for subject in found.subjects] == [end, end]
+    assert all(subject.running for subject in found.subjects)
+    lines = list(certificate_lines(found))
+    assert lines.count(f"  its broker is running: read up to offset {end}") == 2
+    assert Certificate.decode(found.encode()) == found
     assert all(subject.is_reachable and not subject.severe_findings for subject in found.subjects)
 
 

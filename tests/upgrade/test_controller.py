@@ -5,6 +5,7 @@ tests/interop/test_controller.py starts real brokers of 5.3.3 on the result.
 
 from __future__ import annotations
 
+import json
 import shutil
 import socketserver
 import struct
@@ -289,6 +290,31 @@ def test_a_group_file_leads_a_lagging_group_to_the_controller(
     assert run("check")[0] == 0
     assert run("rollback")[0] == 0
     assert "handed-over" not in run("status")[1]
+
+
+def test_a_group_that_works_with_its_controller_is_led_to_the_end_of_the_runbook(
+    classic: Path,
+    run: RunUpgrade,
+    holders: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And back, where the master that the controller has elected is stopped last."""
+    assert run("init n0.conf n1.conf n2.conf")[0] == 0
+    holders(classic)
+    assert run("switch --to controller --controllers 127.0.0.1:1")[0] == 0
+    assert run("next --yes")[0] == 0, "the brokers are started"
+    code, out, _ = run("status")
+    assert code == 0 and "group b0: controller;" in out and "next: rmqpy upgrade verify" in out
+    code, out, _ = run("verify")
+    assert code == 0 and "group b0: controller-verified;" in out
+    assert "next: rmqpy upgrade finalize" in out
+    code, out, _ = run("finalize")
+    assert code == 0 and "group b0: controller-final;" in out and "next: nothing" in out
+    monkeypatch.setattr(
+        "rmqpy.cli.upgrade.group.turning.running_roles", lambda file, view: {"n1": "master"}
+    )
+    code, out, _ = run("next --back --yes --format json")
+    assert code == 0 and json.loads(out)["result"] == {"stop": ["n0", "n2", "n1"]}
 
 
 def test_the_printed_runbooks_lead_a_dledger_group_to_the_controller(

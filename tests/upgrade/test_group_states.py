@@ -133,7 +133,10 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("returned", [up({**FREED, "untouched": False})] * 3, {}),
     ("mixed", [up(CONTROLLED), STOPPED, STOPPED], {}),
     ("controller-starting", [up(CONTROLLED), CONTROLLED, CONTROLLED], {}),
-    ("controller", [up(CONTROLLED)] * 3, {}),
+    ("controller", [up({**HANDED, "untouched": False})] * 3, {"proof": proof(made_ms=19)}),
+    ("controller-verified", [up({**HANDED, "untouched": False})] * 3, {"proof": proof()}),
+    ("controller-final", [up({**HANDED, "journal": "finalized"})] * 3, {"proof": proof()}),
+    ("controller-final", [up(CONTROLLED)] * 3, {}),
     ("handing-over", [HANDED, ALIGNED, STOPPED], {}),
     ("mixed", [HANDED, up(ALIGNED), ALIGNED], {}),
     ("mixed", [up(HANDED), ALIGNED, ALIGNED], {}),
@@ -209,6 +212,13 @@ def test_only_a_controller_group_is_told_of_its_controller() -> None:
         text = explanation(NextStep.START, state)
         assert text.startswith("the controller") is (state.name in BY_CONTROLLER), state.name
         assert ("a controller of 5.x" in text) is (state.name in ON_THE_WAY), state.name
+
+
+def test_the_master_that_a_controller_elects_is_stopped_last() -> None:
+    for state in STATES:
+        text = explanation(NextStep.STOP, state)
+        runs = state.name.startswith("controller") and state.name != "controller-halted"
+        assert text.startswith("the slaves, then the master") is runs, state.name
 
 
 def test_members_of_a_group_that_elects_have_no_master_to_start_first() -> None:

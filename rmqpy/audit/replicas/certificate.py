@@ -67,9 +67,10 @@ __all__ = [
 ]
 
 KIND: Final = "rmqpy-certificate"
-CERTIFICATE_FORMAT: Final = 4
+CERTIFICATE_FORMAT: Final = 5
 """Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict.
-Since 3: which store is behind in a table. Since 4: messages in queues of 5.x.
+Since 3: which store is behind in a table. Since 4: messages in queues of 5.x. Since 5: which stores
+had a running broker.
 """
 SEVERE: Final = (Severity.DAMAGE, Severity.DERIVED)
 
@@ -111,6 +112,8 @@ class Subject:
     elsewhere: int = 0
     """Messages in queues of 5.x, whose units are not examined."""
     impossible_offsets: tuple[TableDifference, ...] = ()
+    running: bool = False
+    """Whether a broker was running on the store: what it has written after ``end`` was not read."""
     age: ProofAge | None = None
     """How much was read for this certificate, and how much was learned earlier; None if everything
     was read.

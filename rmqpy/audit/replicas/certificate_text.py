@@ -88,6 +88,8 @@ def moved_text(compared: Comparison) -> str:
 
 
 def _subject_sentences(subject: Subject) -> Iterator[str]:
+    if subject.running:
+        yield f"its broker is running: read up to offset {subject.end}"
     firsts = {each["code"]: each for each in reversed(subject.first_findings)}
     for name, count in subject.severe_findings.items():
         code, first = FindingCode[name], firsts.get(name)

@@ -126,6 +126,7 @@ def _subject(manifest: Manifest, ends: Mapping[tuple[str, int], int]) -> Subject
         uncommitted=len(manifest.uncommitted),
         elsewhere=manifest.elsewhere,
         impossible_offsets=tuple(impossible_offsets(manifest, ends)),
+        running=manifest.running,
         age=manifest.age,
     )
 

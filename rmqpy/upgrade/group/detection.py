@@ -20,8 +20,10 @@ from rmqpy.upgrade.group.states import (
     BEHIND,
     CLASSIC,
     CONTROLLER,
+    CONTROLLER_FINAL,
     CONTROLLER_HALTED,
     CONTROLLER_STARTING,
+    CONTROLLER_VERIFIED,
     DAMAGED,
     DLEDGER,
     FINAL,
@@ -161,9 +163,7 @@ def detect_state(facts: GroupFacts) -> State:
 
 def _dledger_state(facts: GroupFacts) -> State:
     if facts.every(lambda each: each.running):
-        if facts.every(lambda each: each.journal in ("", FINALIZED)):
-            return FINAL
-        return VERIFIED if facts.is_proven_since_the_plan else DLEDGER
+        return _working_state(facts, DLEDGER, VERIFIED, FINAL)
     lacks_old_log = facts.some(lambda each: each.mode is Mode.EMPTY) and facts.some(
         lambda each: each.mode is Mode.JOINED
     )
@@ -206,7 +206,7 @@ def _controller_state(facts: GroupFacts) -> State:
     others = [each for each in facts.members if not each.controlled]
     runs = facts.some(lambda each: each.running)
     if not others and facts.every(lambda each: each.running):
-        return CONTROLLER
+        return _working_state(facts, CONTROLLER, CONTROLLER_VERIFIED, CONTROLLER_FINAL)
     if runs:
         return MIXED if others else CONTROLLER_STARTING
     if facts.fits(LEAVE_CONTROLLER):
@@ -217,6 +217,13 @@ def _controller_state(facts: GroupFacts) -> State:
     if others:
         return HANDING_OVER if untouched and len(facts.controllers) == 1 else MIXED
     return HANDED_OVER if untouched else CONTROLLER_HALTED
+
+
+def _working_state(facts: GroupFacts, unproven: State, verified: State, final: State) -> State:
+    """Return which of these states a group is in whose members all run after a switch."""
+    if facts.every(lambda each: each.journal in ("", FINALIZED)):
+        return final
+    return verified if facts.is_proven_since_the_plan else unproven
 
 
 def _align_state(facts: GroupFacts) -> State | None:

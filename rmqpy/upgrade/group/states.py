@@ -72,6 +72,7 @@ class State:
 
 
 YES, NO, ELECTED = "yes", "no", "yes, by the leader that they elect"
+LED: Final = "yes, by the master that the controller elects"
 
 CLASSIC = State(
     name="classic",
@@ -268,8 +269,24 @@ CONTROLLER_STARTING = State(
 )
 CONTROLLER = State(
     name="controller",
-    meaning="all members run, and a controller of 5.x elects their master",
-    served="yes, by the master that the controller elects",
+    meaning="all members run with a controller of 5.x; no certificate since they were handed over",
+    served=LED,
+    next=NextStep.VERIFY,
+    returning=NextStep.STOP,
+    back="stop them, `leave`",
+)
+CONTROLLER_VERIFIED = State(
+    name="controller-verified",
+    meaning="all members run with a controller of 5.x, and a certificate since then holds",
+    served=LED,
+    next=NextStep.FINALIZE,
+    returning=NextStep.STOP,
+    back="stop them, `leave`",
+)
+CONTROLLER_FINAL = State(
+    name="controller-final",
+    meaning="all members run with a controller of 5.x, and have no undo records",
+    served=LED,
     next=NextStep.NOTHING,
     returning=NextStep.STOP,
     back="stop them, `leave`",
@@ -361,7 +378,8 @@ STATES: Final = (
     *FORWARD,
     *BACKWARD,
     *(LEFT_FINAL, UNEQUAL, INCOMPLETE, BEHIND, LACKING),
-    *(HANDING_OVER, HANDED_OVER, CONTROLLER_STARTING, CONTROLLER),
+    *(HANDING_OVER, HANDED_OVER, CONTROLLER_STARTING),
+    *(CONTROLLER, CONTROLLER_VERIFIED, CONTROLLER_FINAL),
     *(INTERRUPTED, ROLLING_BACK_STATE, HIDDEN, MIXED, DAMAGED, UNREACHABLE),
 )
 ONLY_ROLLBACK_LEADS_BACK: Final = (SWITCHING, SWITCHED, LEAVING, HANDING_OVER, HANDED_OVER)
@@ -372,6 +390,10 @@ AS_MEMBERS: Final = (SWITCHED, STARTING, PROVEN, BEHIND)
 """The states in which the brokers start as members of a DLedger group."""
 WITH_CONTROLLER: Final = (HANDED_OVER, CONTROLLER_STARTING, CONTROLLER_HALTED)
 """The states in which the brokers start under a controller of 5.x."""
+LED_BY_CONTROLLER: Final = (
+    *(CONTROLLER_STARTING, CONTROLLER, CONTROLLER_VERIFIED, CONTROLLER_FINAL),
+)
+"""The states in which a controller of 5.x elects the master of those that run."""
 
 
 def explanation(step: NextStep, state: State) -> str:
@@ -380,6 +402,8 @@ def explanation(step: NextStep, state: State) -> str:
         return "the controller, one member, and the others when it is the master"
     if step is NextStep.START and state in AS_MEMBERS:
         return "those that do not run, in any order; they elect a leader"
+    if step is NextStep.STOP and state in LED_BY_CONTROLLER:
+        return "the slaves, then the master, so that nobody else is elected; then the controller"
     if step is NextStep.STOP and state in (STARTING, DLEDGER, VERIFIED, FINAL):
         return "those that run, in any order; run and next set a fence before"
     if step is NextStep.STOP and state is CLASSIC:

@@ -15,6 +15,7 @@ from rmqpy.cli.upgrade.base.hosts import shell_there
 from rmqpy.cli.upgrade.base.output import print_result
 from rmqpy.cli.upgrade.group.facts import view_group
 from rmqpy.cli.upgrade.group.fencing import fence_of, set_fence
+from rmqpy.cli.upgrade.group.roles import running_roles
 from rmqpy.cli.upgrade.group.shell import run_shell
 from rmqpy.model.errors import RmqError
 
@@ -43,7 +44,7 @@ def turn(
     if starts:  # An empty member is not part of the group yet.
         turned = [each for each in turned if each.dledger or each.mode is not Mode.EMPTY]
     wanted = {each.name for each in turned}
-    members = [each for each in _ordered(group.file.members) if each.name in wanted]
+    members = [each for each in _ordered(group, view, starts=starts) if each.name in wanted]
     missing = [each for each in members if not _command(each, starts=starts)]
     value: dict[str, Any] = {step.value: [each.name for each in members]}
     fence = None if starts or options.no_fence else fence_of(group, view)
@@ -68,9 +69,15 @@ def turn(
     return EXIT_DONE, value
 
 
-def _ordered(members: tuple[MemberSpec, ...]) -> list[MemberSpec]:
-    """Return the master first: slaves then copy its last messages, and find it when they start."""
-    return sorted(members, key=lambda each: each.role == "SLAVE")
+def _ordered(group: GivenGroup, view: GroupView, *, starts: bool) -> list[MemberSpec]:
+    """Return the master first: slaves then copy its last messages, and find it when they start. The
+    master that a controller has elected is stopped last, so that no other one is elected meanwhile.
+    """
+    members = group.file.members
+    if starts or not view.facts.controllers:
+        return sorted(members, key=lambda each: each.role == "SLAVE")
+    roles = running_roles(group.file, view)
+    return sorted(members, key=lambda each: roles.get(each.name) == "master")
 
 
 def _command(member: MemberSpec, *, starts: bool) -> str:
