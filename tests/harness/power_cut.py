@@ -87,6 +87,8 @@ class PowerCut:
             copies = found / folder.relative_to(self.root)
             copies.mkdir(parents=True)
             for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+                if self.syncs_names_and_tables and path.name not in self._durable_names(folder):
+                    break  # Its content may be synced, but a power loss takes the file.
                 try:
                     os.link(self.shadow / str(path.stat().st_ino), copies / path.name)
                 except FileNotFoundError:
@@ -105,10 +107,13 @@ class PowerCut:
                 shutil.copyfile(path, self.shadow / str(path.stat().st_ino))
 
     def _lost_names(self, folder: Path, names: list[str], rng: random.Random) -> list[str]:
-        kept = self.shadow / f"d{folder.stat().st_ino}"
-        durable = set(kept.read_text().split("\n")) if kept.exists() else set()
-        gained = sorted(set(names) - durable)  # Files of logs are created in this order.
+        # Files of logs are created in the order of their names.
+        gained = sorted(set(names) - self._durable_names(folder))
         return gained[rng.randint(0, len(gained)) :]
+
+    def _durable_names(self, folder: Path) -> set[str]:
+        kept = self.shadow / f"d{folder.stat().st_ino}"
+        return set(kept.read_text().split("\n")) if kept.exists() else set()
 
     def _cut_file(self, path: Path, rng: random.Random) -> int:
         copy = self.shadow / str(path.stat().st_ino)
