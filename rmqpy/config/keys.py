@@ -141,8 +141,17 @@ def key(
     return value
 
 
-def key_facts(settings: type[Any]) -> dict[str, KeyFacts]:
+def key_facts(settings: type[Any]) -> Mapping[str, KeyFacts]:
     """Return the declared keys of a settings class, by Java name, in the order of declaration."""
+    if settings not in _FACTS:
+        _FACTS[settings] = _declared_facts(settings)
+    return _FACTS[settings]
+
+
+_FACTS: dict[type[Any], Mapping[str, KeyFacts]] = {}
+
+
+def _declared_facts(settings: type[Any]) -> dict[str, KeyFacts]:
     facts: dict[str, KeyFacts] = {}
     for attribute in attrs.fields(settings):
         declared: _Declared = attribute.metadata[_METADATA]

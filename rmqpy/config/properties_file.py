@@ -29,6 +29,10 @@ _NEWLINE = re.compile(r"\r\n|\n|\r")
 _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _WRITTEN_ESCAPES = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f", "\\": "\\\\"}
 _HEX = frozenset("0123456789abcdefABCDEF")
+_KEY = re.compile(r"(?:\\.?|[^\\=: \t\f])*", re.DOTALL)
+_PLAIN_KEY = re.compile(r"(?![#!])[!-9;<>-\[\]-~]*")
+_PLAIN_VALUE = re.compile(r"(?! )[ -\[\]-~]*")
+"""What is written without escapes: nearly every key and value."""
 
 
 @define(frozen=True)
@@ -88,13 +92,12 @@ def _is_continued(line: str) -> bool:
 
 
 def _split(logical: str) -> tuple[str, str]:
-    end = 0
-    while end < len(logical) and logical[end] not in _WHITE + _SEPARATORS:
-        end += 2 if logical[end] == "\\" else 1
-    rest = logical[end:].lstrip(_WHITE)
+    key = _KEY.match(logical)
+    assert key is not None, "it matches an empty text, too"
+    rest = logical[key.end() :].lstrip(_WHITE)
     if rest and rest[0] in _SEPARATORS:
         rest = rest[1:].lstrip(_WHITE)
-    return logical[:end], rest
+    return key[0], rest
 
 
 def _unescape(raw: str, where: str) -> str:
@@ -127,6 +130,8 @@ def _join_surrogates(text: str) -> str:
 
 
 def _escape(text: str, is_key: bool) -> str:
+    if (_PLAIN_KEY if is_key else _PLAIN_VALUE).fullmatch(text):
+        return text
     out: list[str] = []
     for position, char in enumerate(text):
         if char in _WRITTEN_ESCAPES:
