@@ -5,8 +5,9 @@ A broker is killed at one of its file operations and messages (kill_io.c, preloa
 counted from a step on: from the request of that step that the broker sends or receives, or from the
 record that it writes. Steps, brokers, and numbers are random, each as likely as the others.
 RMQPY_CRASH_ROUNDS is the number of kills for each change (default 6). A group is used again until a
-change is decided. RMQPY_CRASH_SEED repeats the random choices of a run, and RMQPY_CRASH_SECONDS
-begins no kill after that time. The counts of each step are printed.
+change is decided. RMQPY_CRASH_PARTS divides the kills among as many groups at a time, with -n.
+RMQPY_CRASH_SEED repeats the random choices of a run, and RMQPY_CRASH_SECONDS begins no kill after
+that time. The counts of each step are printed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections import Counter
@@ -34,6 +36,7 @@ from rmqpy.testing.store_reader import read_store
 pytestmark = pytest.mark.crash
 
 ROUNDS = int(os.environ.get("RMQPY_CRASH_ROUNDS", "6"))
+PARTS = int(os.environ.get("RMQPY_CRASH_PARTS", "1"))
 SECONDS = float(os.environ.get("RMQPY_CRASH_SECONDS", "inf"))
 CALLS = 12
 """The largest number of calls from a step until a broker is killed."""
@@ -211,17 +214,19 @@ def check_decided(change: Change) -> None:
         assert log == logs[0]
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("make", [switching, leaving])
 def test_a_kill_leaves_no_half_group(
     tmp_path: Path,
     environment: dict[str, str],
     make: Callable[[Path, dict[str, str]], Change],
+    part: int,
 ) -> None:
     dice = repeatable_random()
     rounds, outcomes = Rounds(tmp_path, make, environment), Counter[tuple[str, str, str]]()
     begin_s = time.monotonic()
     try:
-        for _ in range(ROUNDS):
+        for _ in range(part, ROUNDS, PARTS):
             if time.monotonic() - begin_s > SECONDS:
                 break
             change = rounds.ready()
@@ -234,6 +239,7 @@ def test_a_kill_leaves_no_half_group(
             if decided:
                 check_decided(change)
                 rounds.forget()
+                shutil.rmtree(change.group.root)
             else:
                 change.group.wait_for(change.group.acknowledged + 20)
     finally:

@@ -22,6 +22,8 @@ from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, Site
 LEVELS = "1s 2s 3s 4s 5s 6s"
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01half"
 WAIT_S = 60.0
+INTERVAL_S = 0.001
+"""The time between two messages. Without any, the producer takes a whole core from the brokers."""
 
 
 @define(eq=False)
@@ -113,6 +115,7 @@ class LoadedGroup:
             with contextlib.suppress(NetworkError), BlockingConnection(server.address) as member:
                 while not self._ended.is_set() and member.call(self._message()).code == 0:
                     self.acknowledged += 1
+                    self._ended.wait(INTERVAL_S)
 
     def _message(self) -> RemotingCommand:
         """Return the next request: every other message is delayed, every tenth is a half one."""
