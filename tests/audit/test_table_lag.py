@@ -225,3 +225,21 @@ def test_empty_attributes_of_5x_are_none(
 
     change_table(pair[1], "topics.json", give)
     assert certificate_of(*pair).verdict == verdict
+
+
+@pytest.mark.parametrize(("minutes", "verdict"), [(15, EQUAL), (30, DIFFERENT)])
+def test_default_settings_of_groups_in_5x_are_none(
+    pair: Pair, minutes: int, verdict: object
+) -> None:
+    def give(tree: dict[str, Any]) -> None:
+        for settings in tree["subscriptionGroupTable"].values():
+            settings |= {
+                "attributes": {},
+                "consumeMessageOrderly": False,
+                "consumeTimeoutMinute": minutes,
+                "groupRetryPolicy": {"type": "CUSTOMIZED"},
+                "groupSysFlag": 0,
+            }
+
+    change_table(pair[1], "subscriptionGroup.json", give)
+    assert certificate_of(*pair).verdict == verdict

@@ -55,6 +55,14 @@ MEMBERS: Final = {
     OFFSETS: "offsetTable",
     DELAYS: "offsetTable",
 }
+DEFAULTS_OF_5X: Final = {
+    "attributes": {},
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+}
+"""The settings of a topic or group that only 5.x writes (5.3.3: tests/golden/config_v533)."""
 
 Position = tuple[int, int]
 """(queue offset, a time in ms of the message there, or -1 if there is none)."""
@@ -205,9 +213,14 @@ def read_table_facts(files: FileSystem, directory: StoreDirectory) -> TableFacts
 def _settings_digest(settings: object) -> str:
     """Return the digest of the configuration of a topic or group.
 
-    5.x writes ``attributes`` also where there are none, 4.9 never does. A broker of 4.9 that takes
-    a store of 5.x over writes a table only after its next change, so its slave may do so earlier.
+    5.x writes settings also where they have their defaults that 4.9 and rmqpy do not know. A broker
+    of 4.9 that takes a store of 5.x over writes a table only after its next change, so its slave
+    may do so earlier; and a slave of 5.x writes them into the table of an rmqpy leader.
     """
-    if isinstance(settings, dict) and settings.get("attributes") == {}:
-        settings = {key: each for key, each in settings.items() if key != "attributes"}
+    if isinstance(settings, dict):
+        settings = {
+            key: each
+            for key, each in settings.items()
+            if key not in DEFAULTS_OF_5X or each != DEFAULTS_OF_5X[key]
+        }
     return table_digest(settings)
