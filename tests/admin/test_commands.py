@@ -401,11 +401,7 @@ def test_a_deadline_that_a_broker_refuses_leaves_it_open(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_fence_takes_the_write_permission_of_a_broker_without_fences(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rmqpy.admin.commands.fence.JAVA_QUIET_MS", 200)
-
+def test_fence_takes_the_write_permission_of_a_broker_without_fences(tmp_path: Path) -> None:
     async def story(shell: Shell) -> None:
         broker = shell.running.broker.broker
         del broker.server._handlers[RequestCode.RMQPY_FENCE]  # As Java, it answers code 3.
@@ -415,8 +411,15 @@ def test_fence_takes_the_write_permission_of_a_broker_without_fences(
 
         with pytest.raises(RmqError, match="found a Java broker, expected rmqpy"):
             await shell("fence -b BROKER -s 60")
+        for line, expected in (
+            ("-s 35", "--seconds 35: expected more than the 35 s"),
+            ("-s 60 -q 60", "--seconds 60: expected more than the 60 s"),
+            ("-q 0", "--quiet 0: expected a positive number"),
+        ):
+            with pytest.raises(UsageError, match=expected):
+                await shell(f"fence -b BROKER -j {line}")
         assert permission() == 6
-        result = await shell("fence -b BROKER -s 60 -j")
+        result = await shell("fence -b BROKER -s 60 -j -q 1")
         assert permission() == 4 and not result.says_no
         assert "brokerPermission=4 stays in broker.conf until --lift --java" in result.text
         assert [each["role"] for each in json_of(result)["members"]] == ["java"]

@@ -7,7 +7,6 @@ import json
 import pytest
 from harness.interop import InteropServers
 
-from rmqpy.admin.commands import fence
 from rmqpy.cli import main
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
 from rmqpy.testing.ports import BROKER_PORT_COUNT
@@ -17,11 +16,8 @@ pytestmark = pytest.mark.interop
 
 
 def test_a_java_broker_has_no_fence(
-    servers: InteropServers,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    servers: InteropServers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fence, "JAVA_QUIET_MS", 1_000)
     namesrv = servers.namesrv("java", "fence-names")
     spec = BrokerSpec(port=servers.block(BROKER_PORT_COUNT).broker_port, namesrv=namesrv.address)
     broker = servers.take(servers.site("java").broker("fence-broker", spec).start())
@@ -31,7 +27,7 @@ def test_a_java_broker_has_no_fence(
         assert main(line) == 1
         assert "found a Java broker, expected rmqpy" in capsys.readouterr().out
         conf = broker.directory / "conf" / "broker.conf"
-        assert main([*line, "--java"]) == 0
+        assert main([*line, "--java", "--quiet", "1"]) == 0
         (member,) = json.loads(capsys.readouterr().out)["members"]
         assert member["role"] == "java" and member["end"] > 0
         assert "brokerPermission=4" in conf.read_text(), "Java keeps it"

@@ -2,7 +2,8 @@
 have the same end, and the same topics and groups, which members copy after the messages.
 
 Every member is fenced, because another one may become leader. Java's brokers have no fence; with
-``--java`` their write permission is taken instead. That is weaker:
+``--java`` their write permission is taken instead; Java slaves accept no messages and are only
+waited for. That is weaker:
 
 =====================  ==========================  ============================================
 .                      rmqpy                       Java, with ``--java``
@@ -10,7 +11,7 @@ Every member is fenced, because another one may become leader. Java's brokers ha
 messages of clients    refused at once             refused when a client has read its routes
                                                    again, within 30 s by default
 delayed messages,      wait                        go on: the command can only wait until the
-transaction checks                                 ends have not moved for 35 s
+transaction checks                                 ends have not moved for ``--quiet`` (35) s
 opens by itself        after ``--seconds``         never: ``--lift`` gives the permission back
 after a restart        open                        still closed: it is in broker.conf
 =====================  ==========================  ============================================
@@ -22,7 +23,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from attrs import define
+from attrs import define, evolve
 
 from rmqpy.admin.command import BROKERS, Command, CommandContext, UsageError, group_members, option
 from rmqpy.admin.output import Column, CommandResult, OutputTable
@@ -36,7 +37,7 @@ SECONDS: Final = 300
 POLL_S: Final = 0.1
 TABLE_POLL_S: Final = 0.5
 NAMES_MAX: Final = 5
-JAVA_QUIET_MS: Final = 35_000
+JAVA_QUIET_S: Final = 35
 """The time for which the ends of Java's members must not move: ``pollNameServerInterval`` of their
 clients, and some time for what was on the way.
 """
@@ -78,10 +79,16 @@ class MemberFence:
     """True for a member of a DLedger group. Others are classic slaves of such a group, if any."""
     stream_end: int | None = None
     """The end of what a member serves to classic slaves; None if it serves none."""
+    is_java_slave: bool = False
 
     @property
     def is_java(self) -> bool:
         return self.closed_ms is None
+
+    @property
+    def needs_permission(self) -> bool:
+        """Whether only its write permission keeps clients out: a Java broker that is no slave."""
+        return self.is_java and not self.is_java_slave
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -103,36 +110,43 @@ async def fence(call: CommandContext) -> CommandResult:
     seconds = call.args.number("seconds", SECONDS)
     if seconds <= 0:
         raise UsageError(f"--seconds {seconds}: expected a positive number")
-    java = call.args.has("java")
     if call.args.has("lift"):
-        return await _lift(call, addresses, java)
+        return await _lift(call, addresses, call.args.has("java"))
     if call.args.has("brokerName"):
         await check_complete(call, addresses)
-    return _report(*await fence_members(call, addresses, seconds, java=java))
+    return _report(*await fence_members(call, addresses, seconds))
 
 
 async def fence_members(
-    call: CommandContext, addresses: Sequence[str], seconds: int, *, java: bool
+    call: CommandContext, addresses: Sequence[str], seconds: int
 ) -> tuple[list[MemberFence], list[str]]:
-    """Fence the brokers, with ``java`` also those of Java, and wait until they are level, or
+    """Fence the brokers, with ``--java`` also those of Java, and wait until they are level, or
     ``seconds`` have passed. Return them, and the reasons why they must not be stopped yet. After an
     error all are open again.
     """
+    quiet_s = call.args.number("quiet", JAVA_QUIET_S)
+    if quiet_s <= 0:
+        raise UsageError(f"--quiet {quiet_s}: expected a positive number of seconds")
     members = [await fence_member(call, address, None) for address in addresses]
-    found = [member.address for member in members if member.is_java]
-    if found and not java:
+    found = [member.address for member in members if member.needs_permission]
+    if found and not call.args.has("java"):
         raise JavaBrokerError(
             f"{', '.join(found)}: found a Java broker, expected rmqpy; Java has no fence: --java"
             " takes the write permission of Java brokers (brokerPermission=4 in their broker.conf)"
             " and waits until their ends stop moving; it stops clients only, not delayed messages"
         )
+    if found and seconds <= quiet_s:
+        raise UsageError(
+            f"--seconds {seconds}: expected more than the {quiet_s} s for which the end of a Java"
+            " broker must not move (--quiet)"
+        )
     try:
         for member in members:
-            if member.is_java:
+            if member.needs_permission:
                 await set_permission(call, member.address, READ_ONLY)
-            else:
+            elif not member.is_java:
                 await fence_member(call, member.address, seconds)
-        return await wait_until_level(call, addresses, seconds, bool(found))
+        return await wait_until_level(call, addresses, seconds, quiet_s if found else 0)
     except BaseException:
         await open_quietly(call, members)
         raise
@@ -153,10 +167,10 @@ async def check_complete(call: CommandContext, addresses: Sequence[str]) -> None
 
 
 async def wait_until_level(
-    call: CommandContext, addresses: Sequence[str], seconds: int, java: bool
+    call: CommandContext, addresses: Sequence[str], seconds: int, quiet_s: int
 ) -> tuple[list[MemberFence], list[str]]:
-    """Return the members when they are level and quiet, or when ``seconds`` have passed; and the
-    reasons why they must not be stopped yet.
+    """Return the members when they are level and no end has moved for ``quiet_s``, or when
+    ``seconds`` have passed; and the reasons why they must not be stopped yet.
     """
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + seconds
@@ -167,15 +181,27 @@ async def wait_until_level(
         ends = tuple(member.end for member in members)
         if ends != before:
             moved_s, before = loop.time(), ends
-        quiet = not java or loop.time() - moved_s >= JAVA_QUIET_MS / 1000
+        still_s = loop.time() - moved_s
         reasons, poll_s = _differences(members), POLL_S
-        if not reasons and quiet:
+        if not reasons and still_s < quiet_s:
+            reasons = [_moved(members, still_s, quiet_s)]
+        elif not reasons:
             reasons, poll_s = await _table_differences(call, addresses), TABLE_POLL_S
             if not reasons:
                 return members, reasons
         if loop.time() >= deadline_s or any(member.closed_ms == 0 for member in members):
             return members, reasons
         await asyncio.sleep(poll_s)
+
+
+def _moved(members: Sequence[MemberFence], still_s: float, quiet_s: int) -> str:
+    """Return why members with equal ends are not level."""
+    java = ", ".join(member.address for member in members if member.needs_permission)
+    return (
+        f"the end of {java} has not moved for {still_s:.0f} s, expected {quiet_s} s: a client that"
+        " has not read its routes again, or names the queue itself, may send, and delayed messages"
+        " are delivered; stop such producers, and allow more --seconds"
+    )
 
 
 async def _table_differences(call: CommandContext, addresses: Sequence[str]) -> list[str]:
@@ -197,8 +223,12 @@ async def _table_differences(call: CommandContext, addresses: Sequence[str]) -> 
 
 
 async def _topics(call: CommandContext, address: str) -> Mapping[str, bytes]:
+    """Return the topics. 5.x gives ``attributes`` also where there are none."""
     table = (await call.admin.all_topics(address)).topic_config_table
-    return {name: topic.encode() for name, topic in table.items()}
+    return {
+        name: evolve(topic, attributes=topic.attributes or None).encode()
+        for name, topic in table.items()
+    }
 
 
 async def _groups(call: CommandContext, address: str) -> Mapping[str, bytes]:
@@ -243,7 +273,7 @@ def _report(members: Sequence[MemberFence], reasons: Sequence[str]) -> CommandRe
                 f"stop the members within {opens_ms // 1000} s, or repeat the command for a new"
                 " deadline; --lift opens them"
             )
-        if any(member.is_java for member in members):
+        if any(member.needs_permission for member in members):
             lines.append(
                 "Java brokers: their own delayed messages and transaction checks go on and can"
                 " move an end again; brokerPermission=4 stays in broker.conf until --lift --java"
@@ -274,7 +304,7 @@ async def _lift(call: CommandContext, addresses: Sequence[str], java: bool) -> C
     for address in addresses:
         try:
             member = await fence_member(call, address, 0)
-            if member.is_java and java:
+            if member.needs_permission and java:
                 await set_permission(call, address, READ_WRITE)
             members.append(member)
         except RmqError as error:
@@ -288,9 +318,9 @@ async def open_quietly(call: CommandContext, members: Sequence[MemberFence]) -> 
     """Open what was closed, after an error; the deadline opens members that do not answer."""
     for member in members:
         try:
-            if member.is_java:
+            if member.needs_permission:
                 await set_permission(call, member.address, READ_WRITE)
-            else:
+            elif not member.is_java:
                 await fence_member(call, member.address, 0)
         except RmqError as error:
             call.show(f"{member.address} was not opened: {error}")
@@ -332,12 +362,23 @@ async def _java_state(call: CommandContext, address: str) -> MemberFence:
     begin = int(table["commitLogMinOffset"])
     config = await call.admin.broker_config(address)
     is_member = config.get("enableDLegerCommitLog") == "true"
-    return MemberFence(address, "java", end, end, waiting, None, begin, is_member=is_member)
+    return MemberFence(
+        *(address, "java", end, end, waiting, None, begin),
+        is_member=is_member,
+        is_java_slave=not is_member and config.get("brokerRole") == "SLAVE",
+    )
 
 
 async def set_permission(call: CommandContext, address: str, permission: str) -> None:
     await call.admin.update_broker_config(address, {"brokerPermission": permission})
 
+
+QUIET: Final = option(
+    "q",
+    "quiet",
+    f"the time for which the end of a Java broker must not move (default {JAVA_QUIET_S}): more than"
+    " pollNameServerInterval of its clients",
+)
 
 COMMANDS = (
     Command(
@@ -355,6 +396,7 @@ COMMANDS = (
                 "take the write permission of Java members (with --lift: give it back)",
                 flag=True,
             ),
+            QUIET,
         ),
         ours=True,
     ),

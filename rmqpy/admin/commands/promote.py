@@ -8,9 +8,9 @@ an acknowledged message, whether the master is synchronous or not.
        └── opened again ◄───────┘ made master again, if the target refuses
 
 Never are there two masters. A Java master cannot become a slave while it runs: with ``--java`` its
-write permission is taken, and the command waits until it has been stopped. If the command ends
-between the two changes, the group has no master; the brokers have lost nothing, and ``--no-master``
-goes on.
+write permission is taken, and the command waits until it has been stopped; if its end moves before,
+a client still sends to it, and the promotion ends. If the command ends between the two changes, the
+group has no master; the brokers have lost nothing, and ``--no-master`` goes on.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from attrs import define
 from rmqpy.admin.command import Command, CommandContext, UsageError, addresses_with, option
 from rmqpy.admin.commands.fence import (
     POLL_S,
+    QUIET,
     MemberFence,
     fence_member,
     fence_members,
@@ -70,9 +71,8 @@ async def promote(call: CommandContext) -> CommandResult:
             f"found no master of {name}, expected one to take over from; start it, or add"
             " --no-master: messages that only the missing master has are then lost"
         )
-    java = call.args.has("java")
     await _check(call, address)
-    members, reasons = await fence_members(call, list(addresses.values()), seconds, java=java)
+    members, reasons = await fence_members(call, list(addresses.values()), seconds)
     try:
         if reasons:
             raise RmqError(f"not level after {seconds} s: {'; '.join(reasons)}")
@@ -147,7 +147,13 @@ async def _release(call: CommandContext, takeover: Takeover, seconds: int) -> No
         return
     call.show(f"every member ends at {master.end}: stop the Java broker {master.address} now")
     deadline_s = asyncio.get_running_loop().time() + seconds
-    while await _runs(call, master.address):
+    while (end := await _end(call, master.address)) is not None:
+        if end != master.end:
+            raise RmqError(
+                f"{master.address} still accepts messages: its end moved from {master.end} to"
+                f" {end}; nothing was changed: let it run, stop producers that name the queue"
+                " themselves, and repeat with a longer --quiet"
+            )
         if asyncio.get_running_loop().time() >= deadline_s:
             raise RmqError(
                 f"{master.address} still runs after {seconds} s; nothing was changed: stop it"
@@ -156,12 +162,13 @@ async def _release(call: CommandContext, takeover: Takeover, seconds: int) -> No
         await asyncio.sleep(POLL_S)
 
 
-async def _runs(call: CommandContext, address: str) -> bool:
+async def _end(call: CommandContext, address: str) -> int | None:
+    """Return the end of the log of a broker; None if it does not run any more."""
     try:
-        await call.admin.runtime_info(address)
+        table = await call.admin.runtime_info(address)
     except NetworkError:
-        return False
-    return True
+        return None
+    return int(table["commitLogMaxOffset"])
 
 
 async def _take(call: CommandContext, takeover: Takeover) -> None:
@@ -243,6 +250,7 @@ COMMANDS = (
                 "take over from a Java master, which you stop when the command asks for it",
                 flag=True,
             ),
+            QUIET,
             option(
                 "o",
                 "shorter",
