@@ -43,6 +43,8 @@ class LoadedGroup:
     blocks: list[PortBlock] = field(factory=list)
     servers: list[ServerProcess] = field(factory=list)
     acknowledged: int = 0
+    longest_gap_s: float = 0.0
+    """The longest time between two acknowledgements."""
     _ended: threading.Event = field(factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -109,12 +111,15 @@ class LoadedGroup:
             block.release()
 
     def _send(self) -> None:
+        last_s = time.monotonic()
         for server in itertools.cycle(self.brokers):
             if self._ended.wait(0.01):
                 return
             with contextlib.suppress(NetworkError), BlockingConnection(server.address) as member:
                 while not self._ended.is_set() and member.call(self._message()).code == 0:
                     self.acknowledged += 1
+                    self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last_s)
+                    last_s = time.monotonic()
                     self._ended.wait(INTERVAL_S)
 
     def _message(self) -> RemotingCommand:
