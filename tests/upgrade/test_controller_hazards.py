@@ -272,6 +272,18 @@ def test_c13_what_a_cut_has_left_is_not_called_missing_in_the_other(controlled: 
     assert "log-sound" in {each.check for cause in others for each in cause.findings}
 
 
+def test_c13_what_a_cut_has_left_is_found_beside_another_difference(controlled: Replicas) -> None:
+    tail_with_its_units(controlled)
+    changed = scan_records(
+        memoryview(controlled.path("n1", LOG).read_bytes()), 0, dledger=False, check_crc=False
+    ).offset[3]
+    controlled.edit("n1", LOG, changed + 100, b"?")
+    found = {each.check: each for each in run_checks(controlled.group()) if not each.is_note}
+    assert found["same-log"].text.startswith(f"the logs differ from offset {changed} on")
+    assert found["stale-tail"].text.startswith("its log is broken at ")
+    assert found["stale-tail"].remedy.startswith("decide first about the difference")
+
+
 def test_c14_a_timer_log_that_leads_beyond_a_truncated_log_is_reported(
     golden_copy: Callable[[str], Path],
 ) -> None:

@@ -248,24 +248,29 @@ def has_left_behind(mine: Replica, theirs: Replica) -> bool:
     far, ends, and goes on after that: 5.x has cut it there and written over a part of the rest. It
     cuts neither the consume queues nor the key index, so these may lead to the rest.
     """
-    survey = mine.survey()
-    broken = {each.get("offset") for each in _broken_records(survey)}
-    if not broken or not controller_facts(survey):
-        return False
-    compared = compare_logs(mine, theirs)
-    return compared.relation is Relation.LONGER and compared.common_end in broken
+    broken = _is_broken_at_the_end_of(theirs, mine)
+    return broken and compare_logs(mine, theirs).relation is Relation.LONGER
+
+
+def _is_broken_at_the_end_of(theirs: Replica, mine: Replica) -> bool:
+    survey, end = mine.survey(), theirs.survey().manifest.end
+    broken = any(each.get("offset") == end for each in _broken_records(survey))
+    return broken and survey.manifest.end > end and bool(controller_facts(survey))
 
 
 def _left_behind(mine: Replica, theirs: Replica) -> Iterator[CheckFinding]:
     survey, end = mine.survey(), theirs.survey().manifest.end
-    if has_left_behind(mine, theirs) and _queued_end(survey) > end:
+    if _is_broken_at_the_end_of(theirs, mine) and _queued_end(survey) > end:
+        remedy = f"if {theirs.name} was in the SyncStateSet, {_FETCH_AGAIN}"
+        if not has_left_behind(mine, theirs):
+            remedy = f"decide first about the difference that same-log reports; then, {remedy}"
         yield finding(
             "stale-tail",
             survey.name,
             f"its log is broken at {end}, where the one of {theirs.name} ends; after that it has"
             f" whole messages up to {survey.manifest.end}, to which its queues lead: what 5.x has"
             f" left there when it cut the log, unless {theirs.name} lags",
-            f"if {theirs.name} was in the SyncStateSet, {_FETCH_AGAIN}",
+            remedy,
         )
 
 
