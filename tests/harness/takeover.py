@@ -20,7 +20,7 @@ from rmqpy.testing.processes import ServerProcess, python_environment
 
 WAIT_S = 120
 TASKS = 4
-PACE_S = 0.002
+PACE_S = 0.005
 
 
 def take_over_from_java(
@@ -53,7 +53,7 @@ def take_over_from_java(
 
 @define(eq=False)
 class ProducerLoad:
-    """Producers in a thread of their own that never wait longer than a pause of 2 ms, and read
+    """Producers in a thread of their own that pause for 5 ms after each message, and read
     their routes every ``routes_ms``. ``acknowledged`` has the bodies, whatever the status: a
     SYNC_MASTER that has just taken over has no slave yet.
     """

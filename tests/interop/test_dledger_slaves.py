@@ -1,5 +1,6 @@
 """Classic slaves, Java's and rmqpy's, follow a DLedger group of rmqpy under load, through the loss
-of its leader; their logs are what ``rmqpy upgrade leave`` writes.
+of its leader; their logs are what ``rmqpy upgrade leave`` writes. A Java slave becomes the master
+by hand, and the group switches again.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from pathlib import Path
 
 import pytest
 from harness.interop import (
-    ELECTION,
-    MEMBERS,
     PATIENCE_SECONDS,
-    Brokers,
     InteropServers,
     create_topic_when_ready,
     events_of,
-    version_of,
 )
+from harness.java_load import JavaLoad
+from harness.mixed_group import configure, follower, registered, start_group, until
+from harness.takeover import WAIT_S, take_over_from_java
 from harness.upgrade import LeaveOptions, plan_leave
 
+from rmqpy.cli import main
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkError
@@ -30,9 +31,8 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.upgrade_guard import upgrade_work
 from rmqpy.testing.blocking_connection import BlockingConnection, read_queue
-from rmqpy.testing.java import Event
-from rmqpy.testing.ports import BROKER_PORT_COUNT
-from rmqpy.testing.processes import BrokerSpec, ServerProcess, group_settings
+from rmqpy.testing.java import Event, Probe
+from rmqpy.testing.processes import ServerProcess
 from rmqpy.testing.store_reader import read_store
 from rmqpy.upgrade.checks.ledger import read_ledger
 from rmqpy.upgrade.plan.engine import apply_plan
@@ -52,9 +52,12 @@ def status(broker: ServerProcess) -> dict[str, str]:
     request = RemotingCommand.request(RequestCode.GET_BROKER_RUNTIME_INFO)
     try:
         with BlockingConnection(broker.address) as connection:
-            table: dict[str, str] = json.loads(connection.call(request).body)["table"]
+            answer = connection.call(request)
     except NetworkError:
         return {}
+    if answer.code:  # It is starting.
+        return {}
+    table: dict[str, str] = json.loads(answer.body)["table"]
     return table
 
 
@@ -94,33 +97,11 @@ def test_a_slave_follows_a_group_through_the_loss_of_its_leader(
     servers: InteropServers, kind: str
 ) -> None:
     name = f"follow-{kind}"
-    namesrv = servers.namesrv("rmqpy", f"{name}-namesrv")
-    probe = servers.probe.at(namesrv.address)
-    ports = list(servers.block(len(MEMBERS)))
-    members = {}
-    for number, member in enumerate(MEMBERS):
-        own = {**ELECTION, **group_settings("broker-a", ports, number), "haServeEntries": "true"}
-        spec = BrokerSpec(
-            port=servers.block(BROKER_PORT_COUNT).broker_port,
-            namesrv=namesrv.address,
-            settings=own,
-        )
-        members[member] = servers.take(servers.site("rmqpy").broker(f"{name}-{member}", spec))
-    group = Brokers(servers.rmqpy.root, namesrv, members, "broker-a")
-    group.launch(*MEMBERS)
+    group = start_group(servers, name, ["rmqpy"] * 3)
+    probe, members = servers.probe.at(group.namesrv.address), group.servers
     first = group.leader()
     create_topic_when_ready(probe, "T", members[first])
-    spec = BrokerSpec(
-        port=servers.block(BROKER_PORT_COUNT).broker_port,
-        namesrv=namesrv.address,
-        settings={
-            "brokerRole": "SLAVE",
-            "brokerId": "9",
-            "haSendHeartbeatInterval": "1000",
-            "slaveReadEnable": "true",
-        },
-    )
-    slave = servers.take(version_of(servers, kind).broker(f"{name}-slave", spec).launch())
+    slave = follower(servers, group.namesrv, kind, f"{name}-slave").launch()
     sent: list[Event] = []
     # A slave with an empty store starts with the last file.
     events = probe.run("send", topic="T", count=20, keys="k-", retryMs=60_000)
@@ -172,3 +153,81 @@ def test_a_slave_follows_a_group_through_the_loss_of_its_leader(
     assert written[: len(followed)] == followed
     last = written[len(followed) :]
     assert LEADER_MARKER_TOPIC.encode() in last and len(last.rstrip(b"\0")) <= MARKER_BYTES_MAX
+    for each in (*members.values(), group.namesrv):
+        each.stop()
+
+
+@pytest.mark.parametrize("kind", ["java", "java-5.3.3"])
+def test_a_java_slave_becomes_the_master_and_the_group_switches_again(
+    servers: InteropServers, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DLedger of rmqpy, then a Java master, then a rmqpy master, then DLedger, under one load."""
+    name = f"again-{kind}"
+    group = start_group(servers, name, ["rmqpy"] * 3)
+    probe, members = servers.probe.at(group.namesrv.address), group.servers
+    leader = members[group.leader()]
+    create_topic_when_ready(probe, "T", leader)
+    java = follower(servers, group.namesrv, kind, f"{name}-slave").launch()
+    probe.run("send", topic="T", count=20, retryMs=60_000)
+    wait_until_followed(leader, java)
+
+    def admin(verb: str, *words: str) -> int:
+        own = ["-n", group.namesrv.address, "-m", "broker-a"]
+        return main(["admin", verb, *own, *words])
+
+    with JavaLoad(probe, "T", tmp_path / "over") as load:
+        load.wait_for_more()
+        # The Java slave cannot take over while the group runs; by hand it can.
+        all_of_them = {each.address for each in (*members.values(), java)}
+        until(lambda: registered(group.namesrv) == all_of_them)
+        assert admin("leave", "-t", java.address) == 2, capsys.readouterr()
+        assert "is a Java broker, expected rmqpy; fence the members" in capsys.readouterr().out
+        until(lambda: admin("fence", "--seconds", "600") == 0)
+        assert java.stop() in (0, 143)
+        for each in members.values():
+            assert each.stop() == 0
+        capsys.readouterr()
+        stores = [f"{each}={members[each].store}" for each in members]
+        code = main(["upgrade", "verify", f"java={java.store}", *stores])
+        verdict = capsys.readouterr().out
+        assert code == 0 and verdict.endswith("EQUAL\n"), verdict
+        configure(java, brokerRole="ASYNC_MASTER", brokerId="0")
+        java.start()
+        load.wait_for_more()
+
+        # Slaves of rmqpy copy its log, and one of them takes over.
+        slaves = [
+            follower(servers, group.namesrv, "rmqpy", f"{name}-{each}", each).start()
+            for each in (1, 2)
+        ]
+        until(lambda: registered(group.namesrv) >= {each.address for each in slaves})
+        words = ["--quiet", "5", "--seconds", str(WAIT_S)]
+        take_over_from_java(group.namesrv.address, java, slaves[0], *words)
+        load.wait_for_more()
+        until(lambda: registered(group.namesrv) == {each.address for each in slaves})
+        ports = servers.block(2)
+        peers = f"n0-127.0.0.1:{ports[0]};n1-127.0.0.1:{ports[1]}"
+        until(lambda: admin("switch", "--peers", peers, "--apply") == 0)
+        load.wait_for_more()
+        sent = load.stop()
+    check_acknowledged(probe, sent)
+    until(lambda: admin("fence", "--seconds", "600") == 0)
+    for slave in slaves:
+        assert slave.stop() == 0
+        assert slave.store is not None
+        assert read_store(slave.store).problems == []
+    stores = [f"n{number}={slave.store}" for number, slave in enumerate(slaves)]
+    assert main(["upgrade", "verify", *stores]) == 0, capsys.readouterr()
+    group.namesrv.stop()
+
+
+def check_acknowledged(probe: Probe, sent: list[Event]) -> None:
+    """Assert that each message is where its acknowledgement says."""
+    found = {
+        (event["queueId"], event["queueOffset"]): (event["msgId"], event["crc"])
+        for event in probe.run("dump", topic="T", timeout_s=200)
+        if event["event"] == "message"
+    }
+    for event in sent:
+        assert found[event["queueId"], event["queueOffset"]] == (event["msgId"], event["crc"])
+    print(f"{len(sent)} messages acknowledged, {len(found)} stored")

@@ -22,6 +22,7 @@ from harness.loaded_group import LoadedGroup
 from harness.takeover import WAIT_S, ProducerLoad, take_over_from_java
 
 from rmqpy.testing.java import JavaHome, JavaSite
+from rmqpy.testing.java.site import JvmSettings
 from rmqpy.testing.store_reader import read_store
 
 pytestmark = pytest.mark.interop
@@ -33,7 +34,13 @@ BEFORE, AFTER = 300, 100
 QUIET_S, ROUTES_MS = 2, 200
 
 
-def take_over(root: Path, role: str) -> tuple[int, float]:
+def jvm_options(classes: Path) -> tuple[str, ...]:
+    """Let the first JVM write its classes to a file, and the others start with it."""
+    option = "SharedArchiveFile" if classes.exists() else "ArchiveClassesAtExit"
+    return (*JvmSettings().options, f"-XX:{option}={classes}")
+
+
+def take_over(root: Path, role: str, classes: Path) -> tuple[int, float]:
     """Let a slave take over, check that it has everything, and return how many messages were
     acknowledged, and the longest time in s between two.
     """
@@ -41,7 +48,7 @@ def take_over(root: Path, role: str) -> tuple[int, float]:
         {"brokerRole": role},
         {"brokerRole": "SLAVE", "brokerId": "1", "haFetchFromBeginning": "true"},
     )
-    java = JavaSite(root / "java", JavaHome())
+    java = JavaSite(root / "java", JavaHome(), JvmSettings(options=jvm_options(classes)))
     group = LoadedGroup(root, settings, wait_s=WAIT_S, others={0: java})
     load = None
     try:
@@ -75,7 +82,7 @@ def test_nothing_acknowledged_is_lost_when_a_slave_takes_over_from_java(
     begin_s, messages, gaps = time.monotonic(), 0, list[float]()
     while len(gaps) < ROUNDS and time.monotonic() - begin_s < SECONDS:
         root = tmp_path / str(len(gaps))
-        acknowledged, gap_s = take_over(root, role)
+        acknowledged, gap_s = take_over(root, role, tmp_path / "classes.jsa")
         messages, gaps = messages + acknowledged, [*gaps, gap_s]
         shutil.rmtree(root)
         print(
