@@ -59,6 +59,8 @@ AFTER_S = 1.0
 """The time for the next record or a kill, after the end of the command and after each record: a
 broker writes its last record a moment after it has exchanged its log.
 """
+INTERVAL_S = 0.005
+"""The time between two messages: what brokers do for them would be most of the cost of a kill."""
 GROUP = "broker-a"
 SLAVE = 3
 """The number of the slave that takes over; the members are 0 to 2."""
@@ -107,7 +109,7 @@ def switching(root: Path, environment: dict[str, str]) -> Change:
         for each, role in roles
     )
     peers = ";".join(f"n{each}-127.0.0.1:{ports[each]}" for each in range(3))
-    group = LoadedGroup(root, settings, environment, SETTLED_S)
+    group = LoadedGroup(root, settings, environment, SETTLED_S, INTERVAL_S)
     return Change(group, ["switch", "--peers", peers], "switch.json", ports)
 
 
@@ -119,7 +121,7 @@ def leaving(root: Path, environment: dict[str, str]) -> Change:
         for each in range(3)
     )
     slave = {"brokerRole": "SLAVE", "brokerId": "9", "haFetchFromBeginning": "true"}
-    group = LoadedGroup(root, (*members, slave), environment, SETTLED_S)
+    group = LoadedGroup(root, (*members, slave), environment, SETTLED_S, INTERVAL_S)
     return Change(group, ["leave", "-t", ""], "leave.json", ports)
 
 

@@ -22,8 +22,6 @@ from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, Site
 LEVELS = "1s 2s 3s 4s 5s 6s"
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01half"
 WAIT_S = 60.0
-INTERVAL_S = 0.001
-"""The time between two messages. Without any, the producer takes a whole core from the brokers."""
 
 
 @define(eq=False)
@@ -38,6 +36,8 @@ class LoadedGroup:
     environment: Mapping[str, str] = field(factory=dict)
     wait_s: float = WAIT_S
     """The time for a start, and for each wait."""
+    interval_s: float = 0.001
+    """The time between two messages. Without any, the producer and its brokers take all cores."""
     others: Mapping[int, Site] = field(factory=dict)
     """Who makes the brokers, by number, that are not of rmqpy."""
     blocks: list[PortBlock] = field(factory=list)
@@ -120,7 +120,7 @@ class LoadedGroup:
                     self.acknowledged += 1
                     self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last_s)
                     last_s = time.monotonic()
-                    self._ended.wait(INTERVAL_S)
+                    self._ended.wait(self.interval_s)
 
     def _message(self) -> RemotingCommand:
         """Return the next request: every other message is delayed, every tenth is a half one."""
