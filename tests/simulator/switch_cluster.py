@@ -195,7 +195,7 @@ class SwitchHost(LiveHost):
                 network=self.client,
                 journal=self.journal,
                 make_member=lambda _configuration: SimulatedStandby(self, running),
-                load_modules=lambda: None,
+                load_modules=lambda _before: None,
             )
         )
         broker.server.register_handlers(self.switch.handlers())

@@ -1,8 +1,8 @@
 """The modules that only members of a DLedger group need, loaded by a running broker.
 
 Loading takes 0.1 s of a core, in pieces of up to 10 ms in which the interpreter runs nothing else.
-All brokers of a group load at once, often beside their clients: the clients of two cores waited for
-up to 0.5 s. So this thread rests before each module, and others run then.
+When all brokers of a group loaded at once, beside their clients, the clients of two cores waited
+for up to 0.5 s. So the members load one after the other, and each rests before each module.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Final
 from attrs import define, field
 
 REST_S: Final = 0.01
+LOADING_S: Final = 0.6
+"""The time in which one broker loads, with its rests."""
+LAST: Final = "rmqpy.store.commitlog.dledger_opening"
 
 
 @define(slots=True, eq=False)
@@ -34,8 +37,11 @@ class RestBeforeModule:
         return None
 
 
-def load_member_modules() -> None:
-    """Load them. Blocks for about half a second."""
+def load_member_modules(others_before: int) -> None:
+    """Load them, after so many other members. Blocks for about half a second for each of them."""
+    if LAST in sys.modules:
+        return
+    time.sleep(others_before * LOADING_S)
     rest = RestBeforeModule()
     # Other threads may be reading the list.
     sys.meta_path = [rest, *sys.meta_path]

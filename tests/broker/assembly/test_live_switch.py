@@ -553,9 +553,9 @@ def test_a_decision_may_arrive_before_a_restarted_slave_is_prepared(
             raise OSError(errno.ENOSPC, "no space left")
         write(journal, record)
 
-    def waits() -> None:
+    def waits(before: int) -> None:
         gate.wait(DEADLINE_S)
-        load()
+        load(before)
 
     async def main(group: LiveGroup) -> None:
         await group.start(3)

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 class SwitchDependencies:
     """The dependencies of a switch. ``make_member`` constructs the DLedger side of the broker, and
     ``load_modules`` imports before, in a thread, what only members need: requests would wait for
-    it.
+    it. Its argument is the number of members that load before this one.
     """
 
     running: SwitchingBroker
@@ -57,7 +57,7 @@ class SwitchDependencies:
     network: Network
     journal: SwitchJournal
     make_member: Callable[[BrokerConfiguration], StandbyMember]
-    load_modules: Callable[[], None]
+    load_modules: Callable[[int], None]
 
 
 @define(slots=True, eq=False, repr=False)
@@ -131,7 +131,8 @@ class LocalSwitch:
 
         # A member without topics.json next to its old log does not lead.
         topics = self._deps.running.broker.tables.topics
-        self._deps.scheduler.run_blocking(self._deps.load_modules, loaded)
+        load = partial(self._deps.load_modules, sorted(plan.brokers).index(self_id))
+        self._deps.scheduler.run_blocking(load, loaded)
 
     def _open(self, configuration: BrokerConfiguration, done: Callable[[str], None]) -> None:
         running, journal = self._deps.running, self._deps.journal
