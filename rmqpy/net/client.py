@@ -261,7 +261,8 @@ class RemotingClient:
     def sweep(self) -> None:
         """Close idle and dead connections. A timer calls it every ``limits.sweep_ms``."""
         now_ms = self._scheduler.monotonic_ms()
-        for connection in list(self._by_connection):
+        # Connecting has a limit of its own.
+        for connection in [each for each in self._by_connection if each.opened]:
             reason = connection.overdue(now_ms)
             if reason is not None:
                 logger.info("closing %s:%d: %s", *connection.peer, reason)

@@ -473,6 +473,22 @@ def test_an_idle_connection_is_closed(in_loop: InLoop, handler: EchoHandler) -> 
     in_loop(main)
 
 
+def test_a_connection_is_not_idle_before_it_is_open(in_loop: InLoop, handler: EchoHandler) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        server, client, address = await connected_pair(scheduler, handler)
+        scheduler.skew_ms += 200_000
+        asking = asyncio.create_task(client.invoke(address, request(body=b"first"), 2000))
+        while not client._by_connection:
+            await asyncio.sleep(0)
+        assert client.connected_addresses == []
+        client.sweep()
+        assert (await asking).body == b"first"
+        await client.close()
+        await server.close()
+
+    in_loop(main)
+
+
 def test_close_fails_pending_requests_also_while_connecting(
     in_loop: InLoop, handler: EchoHandler
 ) -> None:
