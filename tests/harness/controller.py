@@ -191,10 +191,9 @@ def upgrade(*words: str) -> None:
 
 def manifest(member: Path, out: Path) -> str:
     """Write the manifest of a stopped replica; return its path."""
-    printed = io.StringIO()
-    with redirect_stdout(printed):
-        upgrade("manifest", str(member), "--format", "json")
-    out.write_text(printed.getvalue())
+    code, printed = printed_by("upgrade", "manifest", str(member), "--format", "json")
+    assert code == 0
+    out.write_text(printed)
     return str(out)
 
 
@@ -234,7 +233,32 @@ def check_equal(group: ControllerGroup, before: str) -> None:
         assert group.logs(member) == group.logs(first)
         assert epochs(group, member) == epochs(group, first)
     assert [each.number for each in epochs(group, first)] == [0, 1, 2]
-    upgrade("verify", *group.stores, "--before", before)
+    code, printed = verified(group, before)
+    assert code == 0, printed
+
+
+def verified(group: ControllerGroup, before: str) -> tuple[int, str]:
+    """Return the exit code of ``verify`` and what it printed.
+
+    After a kill, Java deletes its newest index file and indexes only what it dispatches again: the
+    advice of ``verify`` is followed, which makes the keys equal.
+    """
+    words = "upgrade", "verify", *group.stores, "--before", before
+    code, printed = printed_by(*words)
+    if "rmqpy pipeline rebuild builds the index" in printed:
+        assert code == 2
+        for member in group.brokers:
+            rebuilt, _ = printed_by("pipeline", "rebuild", str(group.store(member)), "--apply")
+            assert rebuilt == 0
+        code, printed = printed_by(*words)
+    return code, printed
+
+
+def printed_by(*words: str) -> tuple[int, str]:
+    """Run a command of rmqpy; return its exit code and what it printed."""
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        return main([*words]), printed.getvalue()
 
 
 def epochs(group: ControllerGroup, member: str) -> tuple[Epoch, ...]:
