@@ -38,6 +38,8 @@ pytestmark = pytest.mark.interop
 
 ROLES = [word for each in ("master=SYNC_MASTER", "slave=SLAVE") for word in ("--role", each)]
 IDENTITY = "brokerIdentity"
+EPOCHS = "epochFileCheckpoint"
+UNCLEAN = "enableElectUncleanMaster"
 
 
 @pytest.fixture
@@ -197,6 +199,106 @@ def test_a_longer_replica_is_cut_to_what_the_master_has(
     group.await_level()
     group.stop_all()
     assert not failed_checks(group, capsys)
+
+
+def test_a_damaged_epoch_file_lets_a_replica_keep_what_no_other_has(
+    group: ControllerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """5.3.3 takes it for empty, compares nothing, and lets a longer replica into the SyncStateSet.
+    With a copy of another replica's file, the replica is cut to what they have in common.
+    """
+    start_both(group)
+    assert group.send(1000) == SENT
+    group.await_level()
+    group.stop_all()
+    end = end_of(group, "master")
+    with without_controller(group, "slave"):
+        assert put(group, "slave", b"alone").code == ResponseCode.SUCCESS
+    mine, sound = (group.store(name) / EPOCHS for name in ("slave", "master"))
+    for path in mine.parent.glob(f"{EPOCHS}*"):
+        path.write_bytes(path.read_bytes()[:-2])
+    assert {"epochs", "same-log"} <= failed_checks(group, capsys)
+    skipped = is_in_log(group, "slave", "Slave local epochCache is empty, skip truncate log")
+    start_both(group)
+    wait_until(skipped)
+    group.brokers["slave"].kill()  # It does not end within a minute: it has more than is confirmed.
+    (group.store("slave") / "abort").unlink()
+    group.brokers["master"].stop()
+    assert end_of(group, "slave") > end_of(group, "master") == end
+    for path in mine.parent.glob(f"{EPOCHS}*"):
+        path.unlink()
+    shutil.copy(sound, mine)
+    assert "epochs" not in failed_checks(group, capsys)
+    cut = is_in_log(group, "slave", f"Truncate slave log to {end} success")
+    start_both(group)
+    wait_until(cut)
+    assert group.send(2000) == SENT
+    group.await_level()
+    group.stop_all()
+    assert epochs(group, "master") == epochs(group, "slave")
+    end = end_of(group, "master")
+    one, two = (b"".join(group.logs(member).values())[:end] for member in group.brokers)
+    assert one == two
+
+
+def test_a_former_master_that_went_on_replaces_acknowledged_messages_if_it_is_elected(
+    group: ControllerGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not, if the controller elects only replicas that were in sync, as it does by default:
+    it waits for the one that was elected last, and is then cut.
+    """
+    start_both(group)
+    group.brokers["master"].stop()
+    await_master(group, "slave")
+    assert group.send(1000) == SENT
+    numbers = [each.number for each in epochs(group, "slave")]
+    assert numbers == [0, 1], "5.3.3 does not record epoch 2, which begins where epoch 1 does"
+    group.start("master")
+    group.await_sync(2)
+    group.brokers["slave"].stop()
+    await_master(group, "master")
+    assert group.send(2000) == SENT
+    group.brokers["master"].stop()
+    before = manifest(group.store("master"), group.root / "before.json")
+    began = epochs(group, "master")[-1].start_offset
+    with without_controller(group, "slave"):
+        for _ in range(SENT):
+            assert put(group, "slave").code == ResponseCode.SUCCESS
+    assert {"epochs", "same-log"} <= failed_checks(group, capsys)
+    main(["upgrade", "check", *group.replicas, "--details"])
+    assert f"in master epoch 3 begins at {began}" in capsys.readouterr().out
+    kept = group.root / "kept"
+    for member in group.brokers:
+        shutil.copytree(group.store(member), kept / member)
+
+    waits = is_in_log(group, "slave", "Failed to elect a new master")
+    cut = is_in_log(group, "slave", f"Truncate slave log to {began} success")
+    group.brokers["slave"].launch()
+    wait_until(waits)
+    assert put(group, "slave").code != ResponseCode.SUCCESS
+    group.start("master")
+    group.await_sync(2)
+    assert group.master() == "master" and cut()
+    group.stop_all()
+    end = end_of(group, "master")
+    one, two = (b"".join(group.logs(member).values())[:end] for member in group.brokers)
+    assert one == two
+    upgrade("verify", f"master={group.store('master')}", "--before", before)
+
+    # A controller that elects whoever asks loses what was acknowledged.
+    for member in group.brokers:
+        shutil.rmtree(group.store(member))
+        shutil.copytree(kept / member, group.store(member))
+    change_controller(group, f"{UNCLEAN}=false", f"{UNCLEAN}=true")
+    lost = is_in_log(group, "master", f"Truncate slave log to {began} success")
+    group.start("slave")
+    await_master(group, "slave")
+    group.start("master")
+    wait_until(lost)
+    assert group.master() == "slave"
+    group.stop_all()
+    assert main(["upgrade", "verify", *group.stores, "--before", before]) == 2
+    assert "DIFFERENT" in capsys.readouterr().out
 
 
 def hand_over_again(group: ControllerGroup) -> None:
