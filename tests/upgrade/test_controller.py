@@ -322,6 +322,8 @@ def test_the_printed_runbooks_lead_a_dledger_group_to_the_controller(
 ) -> None:
     """One after the other, without a start of the brokers in between."""
     assert run("init n0.conf n1.conf n2.conf")[0] == 0
+    code, _, err = run("run --until stopped --yes")
+    assert code == 1 and "found the group halted" in err and "rmqpy upgrade leave, then" in err
     done, shown = [], []
     for words in ("leave", "switch --to controller --controllers 127.0.0.1:1"):
         code, out, _ = run(f"{words} --runbook java")

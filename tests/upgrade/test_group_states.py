@@ -117,6 +117,7 @@ CASES: list[tuple[str, list[dict[str, Any]], dict[str, Any]]] = [
     ("left-final", [GIVEN_UP] * 3, {"proof": proof(made_ms=41)}),
     ("left-final", [GIVEN_UP, LEFT, LEFT], {}),
     ("left-final", [{**GIVEN_UP, "steps": LEAVE_CONTROLLER}] * 3, {}),
+    ("planned", [LEFT] * 3, {"plan": AGAIN, "proof": proof(made_ms=41)}),
     ("planned", [GIVEN_UP] * 3, {"plan": AGAIN}),
     ("returning", [up({**GIVEN_UP, "untouched": False}), GIVEN_UP, GIVEN_UP], {}),
     ("stopping", [up(GIVEN_UP), {**GIVEN_UP, "untouched": False}], {}),

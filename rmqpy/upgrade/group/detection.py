@@ -192,7 +192,7 @@ def _classic_state(facts: GroupFacts) -> State:
         waits = any(not each.running for each in left_finally)
         return RETURNING if came_back or waits else STOPPING
     if facts.every(has_left):
-        return LEFT_VERIFIED if facts.is_proven else LEFT
+        return _align_state(facts) or (LEFT_VERIFIED if facts.is_proven else LEFT)
     plans = {each.plan for each in facts.members if has_applied(each, ALIGN)}
     if len(plans) == 1 and facts.every(lambda each: has_applied(each, ALIGN)):
         return ALIGNED

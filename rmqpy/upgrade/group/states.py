@@ -390,6 +390,8 @@ AS_MEMBERS: Final = (SWITCHED, STARTING, PROVEN, BEHIND)
 """The states in which the brokers start as members of a DLedger group."""
 WITH_CONTROLLER: Final = (HANDED_OVER, CONTROLLER_STARTING, CONTROLLER_HALTED)
 """The states in which the brokers start under a controller of 5.x."""
+TO_LEAVE_FIRST: Final = (CONTROLLER_HALTED, HALTED, PROVEN)
+"""The stopped states from which only ``leave`` leads to a log that can be aligned and switched."""
 LED_BY_CONTROLLER: Final = (
     *(CONTROLLER_STARTING, CONTROLLER, CONTROLLER_VERIFIED, CONTROLLER_FINAL),
 )
@@ -417,6 +419,11 @@ def explanation(step: NextStep, state: State) -> str:
             " and switch --to controller come next"
         )
     return TEXTS[step]
+
+
+def needs_leave(state: State, target: State) -> bool:
+    """Return whether only ``leave`` leads from ``state`` to ``target``, a state before a switch."""
+    return state in TO_LEAVE_FIRST and target in FORWARD[: FORWARD.index(SWITCHING)]
 
 
 def is_back(target: State) -> bool:

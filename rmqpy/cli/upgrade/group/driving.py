@@ -99,7 +99,7 @@ def _next(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from rmqpy.upgrade.group.states import NextStep, is_back, reaches
+    from rmqpy.upgrade.group.states import NextStep, is_back, needs_leave, reaches
 
     group: GivenGroup = options.given_group
     target = _state_of(options.until)
@@ -111,6 +111,11 @@ def _run(options: argparse.Namespace) -> int:
         if reaches(view.state, target):
             break
         _refuse_contradictions(view)
+        if needs_leave(view.state, target) and not returning:
+            raise RmqError(
+                f"found the group {view.state.name}, expected a group of classic logs on the way to"
+                f" {target.name}; lead it back first with rmqpy upgrade leave, then apply"
+            )
         step = view.state.next_step(returning=returning)
         if before is None:
             reach_hosts(options, group.file)
