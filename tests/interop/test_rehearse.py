@@ -1,4 +1,4 @@
-"""``rmqpy rehearse`` beside a live Java master and slave: killed, continued, and never counted."""
+"""``rmqpy rehearse`` beside a live master and slave, Java 4.9 or 5.3: killed, and never counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.interop import InteropServers
+from harness.interop import InteropServers, version_of
 
 from rmqpy.testing.java import Event, Probe
 from rmqpy.testing.ports import BROKER_PORT_COUNT
@@ -27,19 +27,29 @@ SETTINGS = {"haSendHeartbeatInterval": "1000"}
 """A Java slave sends its first report when it has been silent for this time."""
 
 
-def java_pair(servers: InteropServers, name_server: str) -> tuple[ServerProcess, ServerProcess]:
-    """Start a SYNC_MASTER and its slave."""
-    roles = ({"brokerRole": "SYNC_MASTER"}, {"brokerRole": "SLAVE", "brokerId": "1"})
+def java_pair(
+    servers: InteropServers, kind: str, name_server: str
+) -> tuple[ServerProcess, ServerProcess]:
+    """Start a SYNC_MASTER and its slave. 5.x counts the master, and so waits for no slave by
+    default.
+    """
+    waits = {"inSyncReplicas": "2"} if kind == "java-5.3.3" else {}
+    roles = (
+        {"brokerRole": "SYNC_MASTER", **waits},
+        {"brokerRole": "SLAVE", "brokerId": "1"},
+    )
     master, slave = (
         servers.take(
-            servers.java.broker(
-                f"rehearse-{role['brokerRole']}",
+            version_of(servers, kind)
+            .broker(
+                f"rehearse-{kind}-{role['brokerRole']}",
                 BrokerSpec(
                     port=servers.block(BROKER_PORT_COUNT).broker_port,
                     namesrv=name_server,
                     settings={**SETTINGS, **role},
                 ),
-            ).start()
+            )
+            .start()
         )
         for role in roles
     )
@@ -89,12 +99,13 @@ def copied_beyond(command: subprocess.Popen[str], folder: Path, offset: int) -> 
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("kind", ["java", "java-5.3.3"])
 def test_a_live_sync_master_is_copied_and_never_acknowledged_by_the_copy(
-    servers: InteropServers, tmp_path: Path
+    servers: InteropServers, kind: str, tmp_path: Path
 ) -> None:
-    namesrv = servers.namesrv("rmqpy", "rehearse-namesrv")
+    namesrv = servers.namesrv("rmqpy", f"rehearse-{kind}-namesrv")
     probe = servers.probe.at(namesrv.address)
-    master, slave = java_pair(servers, namesrv.address)
+    master, slave = java_pair(servers, kind, namesrv.address)
     probe.run("createTopic", topic="T", broker=master.address, readQueues=4, writeQueues=4)
     first = send_until_acknowledged(probe, 0)
     assert send(probe, first, 1000) == {"SEND_OK": 1000}
