@@ -1,4 +1,4 @@
-"""Write the golden stores of RocketMQ 5.3.3 that hold what only 5.x has (tests/golden/README.md).
+"""Write the golden stores of RocketMQ 5.3.3 (tests/golden/README.md).
 
 Run ``python tests/golden/v533/write.py FOLDER [NAME...]`` from the top of the project. It needs
 Java and GNU tar, and Maven for the first run; it writes ``NAME.tar.xz`` and ``NAME.json.xz`` to
@@ -8,6 +8,7 @@ client alone.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import os
@@ -37,6 +38,7 @@ LONG_TOPIC = "a-topic-of-a-hundred-letters-" + 71 * "t"
 LONG_GROUP = "a-group-of-forty-letters-" + 15 * "g"
 """Their retry topic of POP has more than 127 letters: its messages are records of version 2."""
 ROLES_WAIT_S = 60
+CLIENT_SECONDS_MAX = 480
 
 
 @define
@@ -50,7 +52,7 @@ class Scene:
     settings: dict[str, Mapping[str, str]] = field(factory=dict)
     events: dict[str, list[list[str]]] = field(factory=dict)
     namesrv: str = ""
-    server: ServerProcess | None = None
+    servers: list[ServerProcess] = field(factory=list)
 
     @property
     def stores(self) -> Path:
@@ -67,11 +69,9 @@ class Scene:
     def start_names(self, controller: int = 0) -> None:
         port = self.port().first
         site = self.site
-        self.server = (
-            site.controller("ns", port, controller) if controller else site.namesrv("ns", port)
-        )
-        self.server.start()
-        self.namesrv = self.server.address
+        server = site.controller("ns", port, controller) if controller else site.namesrv("ns", port)
+        self.servers.append(server)
+        self.namesrv = server.start().address
 
     def broker(self, node: str, settings: Mapping[str, str]) -> ServerProcess:
         self.settings[node] = {**SMALL, **settings}
@@ -84,20 +84,74 @@ class Scene:
         )
         server = self.site.broker(node, spec)
         server.ready_timeout_s = ROLES_WAIT_S
+        self.servers.append(server)
         return server
 
-    def write(self, node: str, broker: ServerProcess, *commands: str) -> None:
+    def write(
+        self, node: str, broker: ServerProcess, *commands: str, client: str = "Writer"
+    ) -> None:
         """Run the client's commands; what it printed goes into the manifest."""
         java = [*self.home.java(), *self.site.jvm.words()]
         java += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true"]
         classes = self.work / "classes"
         path = os.pathsep.join([str(classes), f"{self.home.libraries()}/*"])
-        words = [*java, "-cp", path, "Writer", self.namesrv, broker.address, *commands]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+        words = [*java, "-cp", path, client, self.namesrv, broker.address, *commands]
+        done = subprocess.run(
+            words, stdout=subprocess.PIPE, text=True, timeout=CLIENT_SECONDS_MAX, check=False
+        )
         lines = [line.split("\t") for line in done.stdout.splitlines() if "\t" in line]
         self.events.setdefault(node, []).extend(lines)
         if done.returncode:
-            raise SystemExit(f"{self.name}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+            raise SystemExit(f"{self.name}: the client ended with {done.returncode}, see above")
+
+
+def classic(scene: Scene) -> None:
+    """one ASYNC_MASTER, stopped with SIGTERM; the messages were pulled just before the stop"""
+    scene.start_names()
+    settings = {
+        "brokerRole": "ASYNC_MASTER",
+        "maxMessageSize": "32768",
+        "transactionCheckInterval": "2000",
+        "transactionTimeOut": "1000",
+    }
+    broker = scene.broker("store", settings).start()
+    routed = {"Normal": 4, "Keyed": 2, "Delay": 2, "Tx": 2, "Order": 3, "Batch": 2, "Retry": 1}
+    system = {
+        "%RETRY%refusing": 1,
+        "%DLQ%refusing": 1,
+        "RMQ_SYS_TRANS_HALF_TOPIC": 1,
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+        "SCHEDULE_TOPIC_XXXX": 18,
+        "TRANS_CHECK_MAX_TIME_TOPIC": 1,
+    }
+    topics = {name: [f"{topic}={count}" for topic, count in each.items()]
+              for name, each in (("routed", routed), ("all", routed | system))}  # fmt: skip
+    scene.write(
+        "store",
+        broker,
+        " ".join(["topics", *topics["routed"]]),
+        "send Normal 60 16,200,1000,3000 sync",
+        "send Normal 16 100 async",
+        "send Normal 8 100 oneway",
+        "send Normal 3 9000 sync",
+        "send Keyed 40 120 sync KEYS=aK TAGS=TagA,TagB,TagC FLAG=7 color=red n=42",
+        "send Batch 24 50,90 batch KEYS=aBK TAGS=TagA",
+        "send Delay 4 80 sync DELAY=1",
+        "send Delay 2 80 sync DELAY=5",
+        "transaction Tx 8 64 cruu KEYS=aTK",
+        "send Order 24 60 ordered",
+        "send Retry 3 60 sync KEYS=aRK",
+        "consume Retry refusing * refused",
+        "consume Order ordering * orderly",
+        "consume Keyed tagging TagA||TagB clustering",
+        "consume Normal normal * clustering",
+        "consume Normal everyone * broadcasting",
+        "wait 30",  # The broker asks 15 times for a half message, then gives it up.
+        "send Normal 30 3900,50 sync",
+        " ".join(["dump", "Normal", *topics["all"]]),
+        client="Classic",
+    )
+    broker.stop()
 
 
 def timers(scene: Scene) -> None:
@@ -229,6 +283,7 @@ def controller(scene: Scene) -> None:
 
 
 SCENES: dict[str, Callable[[Scene], None]] = {
+    "A-classic-clean-v533": classic,
     "E-timers-v533": timers,
     "F-pop-v533": pop,
     "F-pop-acknowledged-v533": acknowledged,
@@ -244,15 +299,42 @@ def pack(scene: Scene, folder: Path, how: str) -> None:
     tar = ["tar", "--sparse", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"]
     tar += ["-I", "xz -9e -T1", "-C", str(scene.stores.parent), "-cf", str(archive), scene.name]
     subprocess.run(tar, check=True)
-    manifest = {
-        "rocketmq": VERSION,
-        "how": how,
-        "config": {node: dict(lines) for node, lines in scene.settings.items()},
-        "events": scene.events,
-    }
+    manifest = {"rocketmq": VERSION, "how": how, **told(scene)}
     raw = json.dumps(manifest, indent=1, sort_keys=True).encode()
     (folder / f"{scene.name}.json.xz").write_bytes(lzma.compress(raw))
     print(scene.name, archive.stat().st_size, "bytes")
+
+
+def told(scene: Scene) -> dict[str, object]:
+    """Return what the manifest says of the content: the messages that a consumer has received, if
+    the client has printed them, otherwise the lines of the client.
+    """
+    config = {node: dict(lines) for node, lines in scene.settings.items()}
+    events = [line for lines in scene.events.values() for line in lines]
+    messages = [json.loads(text) for kind, text, *_ in events if kind == "message"]
+    if not messages:
+        return {"config": config, "events": scene.events}
+    queues: dict[str, list[dict[str, int]]] = {}
+    for kind, text, *_ in events:
+        if kind == "queue":
+            queue = json.loads(text)
+            queues.setdefault(queue.pop("topic"), []).append(queue)
+    (node,) = config
+    files = {
+        str(path.relative_to(scene.stores / node)): {
+            "size": path.stat().st_size,
+            "md5": hashlib.md5(path.read_bytes()).hexdigest(),
+        }
+        for path in sorted((scene.stores / node).rglob("*"))
+        if path.is_file()
+    }
+    return {
+        "name": scene.name,
+        "config": config[node],
+        "files": {node: files},
+        "queues": queues,
+        "messages": sorted(messages, key=lambda each: each["commitLogOffset"]),
+    }
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -260,15 +342,15 @@ def main(folder: Path, names: list[str]) -> None:
     for name in names or SCENES:
         with tempfile.TemporaryDirectory(prefix="golden-") as work:
             scene = Scene(name, Path(work), home)
-            source = Path(__file__).with_name("Writer.java")
+            sources = [str(source) for source in sorted(Path(__file__).parent.glob("*.java"))]
             compile_words = ["javac", "-nowarn", "-cp", f"{home.libraries()}/*"]
-            compile_words += ["-d", str(scene.work / "classes"), str(source)]
+            compile_words += ["-d", str(scene.work / "classes"), *sources]
             subprocess.run(compile_words, check=True)
             try:
                 SCENES[name](scene)
             finally:
-                if scene.server is not None:
-                    scene.server.kill()
+                for server in reversed(scene.servers):
+                    server.kill()
             pack(scene, folder, (SCENES[name].__doc__ or "").splitlines()[0])
 
 
