@@ -18,6 +18,7 @@ from rmqpy.audit.facts.facts import Mode
 from rmqpy.model.text import count_text, format_bytes
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
 from rmqpy.upgrade.checks.controller_checks import has_left_behind
+from rmqpy.upgrade.checks.controller_config import controller_facts
 from rmqpy.upgrade.checks.findings import CheckFinding, Group
 from rmqpy.upgrade.checks.group_checks import CHECKS, GROUP_CHECKS
 from rmqpy.upgrade.checks.log_comparison import (
@@ -78,7 +79,7 @@ class Precondition:
 @define(slots=True, frozen=True, kw_only=True)
 class CheckSummary:
     """The summary of a check. ``names`` are the replicas; ``is_switched`` is True if one of them
-    already has a DLedger log.
+    already has a DLedger log, or the epochs of a controller.
     """
 
     names: tuple[str, ...]
@@ -151,7 +152,8 @@ def summarize(group: Group, found: Iterable[CheckFinding]) -> CheckSummary:
     )
     return CheckSummary(
         names=tuple(each.name for each in group.replicas),
-        is_switched=any(group.mode(e) in (Mode.JOINED, Mode.DLEDGER) for e in group.replicas),
+        is_switched=any(group.mode(e) in (Mode.JOINED, Mode.DLEDGER) for e in group.replicas)
+        or any(controller_facts(each).get("epochs") for each in group.surveys),
         causes=tuple(causes),
         notes=tuple(_grouped(notes)),
         passed=tuple(name for name in CHECKS if name not in failed and name not in unrun),
