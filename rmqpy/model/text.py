@@ -1,6 +1,8 @@
-"""Counts, sizes, and durations in a readable form."""
+"""Counts, sizes, times, and durations in a readable form."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 
 def format_bytes(count: int) -> str:
@@ -18,6 +20,15 @@ def format_duration(seconds: float) -> str:
         return f"{whole} s"
     minutes, rest = divmod(whole, 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """Return a time of this host's time zone to the second, or the number if it is no time."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+        return moment.isoformat(sep=" ", timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
 
 
 def count_text(count: int, one: str, many: str = "") -> str:

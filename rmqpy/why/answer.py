@@ -8,7 +8,6 @@ answer, so that silence is never taken for a check.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -22,7 +21,6 @@ __all__ = [
     "possible",
     "proven",
     "ranked",
-    "time_text",
 ]
 
 
@@ -111,15 +109,6 @@ class Answer:
             if items:
                 yield f"{title}:"
                 yield from (f"  {item}" for item in items)
-
-
-def time_text(timestamp_ms: int) -> str:
-    """Return a time of this host's time zone to the second, or the number if it is no time."""
-    try:
-        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
-        return moment.isoformat(sep=" ", timespec="seconds")
-    except (ValueError, OverflowError, OSError):
-        return f"{timestamp_ms} ms"
 
 
 def duration_text(duration_ms: int) -> str:

@@ -17,6 +17,7 @@ from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.codec.timers import SLOT_SIZE, TIMER_UNIT_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
+from rmqpy.model.text import time_text
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.message_store import MessageStore, StoreContext, open_store
@@ -92,6 +93,9 @@ def test_timer_messages_that_wait_are_those_that_were_sent(
     found = one(golden(TIMERS) / name)
     assert found.messages == (("Timer", len(later)),)
     assert found.found.startswith(f"{len(later)} timer messages")
+    soon = sorted(later, key=lambda line: int(line[3]))[:3]
+    named = ", ".join(f"{line[6]} at {time_text(int(line[3]))}" for line in soon)
+    assert found.found.endswith(f"; due first: {named}")
 
 
 def test_pop_messages_that_wait_are_those_that_were_received(

@@ -22,7 +22,7 @@ from rmqpy.cli.why.targets import (
     targets_of,
 )
 from rmqpy.model.errors import RmqError
-from rmqpy.model.text import count_text
+from rmqpy.model.text import count_text, time_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
@@ -89,7 +89,6 @@ def _check_topic(source: MessageSource, topic: str | None) -> None:
 def _where_lines(
     source: MessageSource, result: WhereResult, wanted: MessageId, *, details: bool
 ) -> Iterator[str]:
-    from rmqpy.why.answer import time_text
 
     yield f"{result.source}:"
     copies = list(result.copies) if details else result.current_copies

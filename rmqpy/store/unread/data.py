@@ -32,9 +32,11 @@ from typing import Final
 
 from attrs import define
 
+from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import LMQ_PREFIX
+from rmqpy.model.text import time_text
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.pop import REVIVE_TOPIC_PREFIX, read_pop_records
 from rmqpy.store.unread.raw_log import RawLog
@@ -170,9 +172,9 @@ def _rocksdb(files: FileSystem, paths: StorePaths) -> Iterator[UnreadData]:
 def _timers_and_pop(log: RawLog) -> Iterator[UnreadData]:
     timers = TimerReader(log, REVIVE_TOPIC_PREFIX)
     topic = f"{log.paths.consume_queue}/{TIMER_TOPIC}"
-    yield from _waiting(UnreadKind.TIMER_WHEEL, timers.wheel, timers.in_wheel(), "not due yet")
-    before = timers.before_wheel()
-    yield from _waiting(UnreadKind.TIMER_TOPIC, topic, before, "not in the wheel yet")
+    in_wheel, before = timers.in_wheel(), timers.before_wheel()
+    yield from _waiting(UnreadKind.TIMER_WHEEL, timers.wheel, log, in_wheel, "not due yet")
+    yield from _waiting(UnreadKind.TIMER_TOPIC, topic, log, before, "not in the wheel yet")
     records = read_pop_records(log, timers.apart)
     groups = records.waiting()
     count = sum(groups.values()) + records.unread
@@ -187,7 +189,9 @@ def _timers_and_pop(log: RawLog) -> Iterator[UnreadData]:
         )
 
 
-def _waiting(kind: UnreadKind, path: str, waiting: WaitingTimers, why: str) -> Iterator[UnreadData]:
+def _waiting(
+    kind: UnreadKind, path: str, log: RawLog, waiting: WaitingTimers, why: str
+) -> Iterator[UnreadData]:
     if waiting.count:
         lost = (
             f", {waiting.unread} of them not in the log"
@@ -197,11 +201,22 @@ def _waiting(kind: UnreadKind, path: str, waiting: WaitingTimers, why: str) -> I
         yield UnreadData(
             kind,
             path,
-            f"{waiting.count} timer messages that are {why}{_named(waiting.topics)}{lost}",
+            f"{waiting.count} timer messages that are {why}{_named(waiting.topics)}{lost}"
+            f"{_next(log, waiting)}",
             "let the 5.x broker deliver the timer messages first, or move timerwheel, timerlog, and"
             " config/timer* out of the store to give them up",
             tuple(sorted(waiting.topics.items())),
         )
+
+
+def _next(log: RawLog, waiting: WaitingTimers) -> str:
+    """Return which messages are due first."""
+    named = []
+    for due_ms, offset in waiting.next:
+        message = log.record(offset)
+        key = "" if message is None else message.properties.get(PROPERTY_UNIQ_KEY, "")
+        named.append(f"{key or f'the one at offset {offset}'} at {time_text(due_ms)}")
+    return f"; due first: {', '.join(named)}" if named else ""
 
 
 def _named(counts: dict[str, int]) -> str:

@@ -8,6 +8,7 @@ the whole timer log. A message that another one has taken back does not wait.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterator
 from typing import Final
 
@@ -32,6 +33,9 @@ from rmqpy.store.unread.raw_log import RawFiles, RawLog, numbered_files
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TAKES_BACK: Final = "TIMER_DEL_UNIQKEY"
 """The property with the unique key of the message that this one takes back."""
+SLOT: Final = "TIMER_OUT_MS"
+"""The property with the begin of the slot of a message, which Java adds."""
+NEXT_MAX: Final = 3
 
 _PAGE: Final = 4096 // SLOT_SIZE * SLOT_SIZE
 
@@ -39,24 +43,25 @@ _PAGE: Final = 4096 // SLOT_SIZE * SLOT_SIZE
 @define(slots=True)
 class WaitingTimers:
     """What waits, by the own topic of the messages. ``unread`` counts messages whose unit or record
-    is not there, ``first_ms`` is the time of the first slot with any.
+    is not there, ``next`` has the times and offsets of those that are due first.
     """
 
     topics: dict[str, int] = field(factory=dict)
     unread: int = 0
-    first_ms: int | None = None
+    next: list[tuple[int, int]] = field(factory=list)
 
     @property
     def count(self) -> int:
         return sum(self.topics.values()) + self.unread
 
-    def add(self, topic: str | None, slot_ms: int | None = None) -> None:
+    def add(self, topic: str | None, slot_ms: int, offset: int) -> None:
+        """Count a message, which is delivered at the end of its slot."""
         if topic is None:
             self.unread += 1
-        else:
-            self.topics[topic] = self.topics.get(topic, 0) + 1
-        if slot_ms is not None:
-            self.first_ms = min(slot_ms, slot_ms if self.first_ms is None else self.first_ms)
+            return
+        self.topics[topic] = self.topics.get(topic, 0) + 1
+        insort(self.next, (slot_ms + DEFAULT_PRECISION_MS, offset))
+        del self.next[NEXT_MAX:]
 
 
 def count_timers_ahead(files: FileSystem, root: str, log_end: int) -> int:
@@ -167,8 +172,10 @@ class TimerReader:
             topic = message.properties.get(PROPERTY_REAL_TOPIC) if message is not None else None
             if message is not None and topic is not None and topic.startswith(self.set_apart):
                 self.apart.append(message)
-            elif message is None or TAKES_BACK not in message.properties:
-                waiting.add(topic)
+            elif message is None:
+                waiting.unread += 1
+            elif TAKES_BACK not in message.properties:
+                waiting.add(topic, _slot_ms(message), message.physical_offset)
         return waiting
 
     def _slots(self) -> Iterator[TimerSlot]:
@@ -241,7 +248,7 @@ class TimerReader:
                 message = self.log.record(unit.physical_offset)
                 if message is not None and message.properties.get(PROPERTY_UNIQ_KEY) in taken_back:
                     continue
-            waiting.add(topic, slot_ms)
+            waiting.add(topic, slot_ms, unit.physical_offset)
 
     def _topic_of(self, unit: TimerUnit) -> str | None:
         """Return a message's own topic; only the first record of a topic is read. Return None if
@@ -256,3 +263,8 @@ class TimerReader:
             if name is not None:
                 self._names[unit.topic_hash] = name
         return name
+
+
+def _slot_ms(message: StoredMessage) -> int:
+    text = message.properties.get(SLOT, "")
+    return int(text) if text.isdecimal() else 0

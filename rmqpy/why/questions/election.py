@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from rmqpy.dledger.quorum import is_quorum
-from rmqpy.model.text import count_text
-from rmqpy.why.answer import Answer, Cause, possible, proven, ranked, time_text
+from rmqpy.model.text import count_text, time_text
+from rmqpy.why.answer import Answer, Cause, possible, proven, ranked
 from rmqpy.why.questions.election_facts import ElectionFacts, VoterFacts
 
 __all__ = ["explain_election"]

@@ -19,8 +19,7 @@ from rmqpy.codec.properties import (
     PROPERTY_UNIQ_KEY,
 )
 from rmqpy.model.message import StoredMessage
-from rmqpy.model.text import count_text
-from rmqpy.why.answer import time_text
+from rmqpy.model.text import count_text, time_text
 from rmqpy.why.sources.interface import LogPlace, QueueUnitPlace
 
 __all__ = ["CopyKind", "GroupPosition", "MessageCopy", "WhereResult"]

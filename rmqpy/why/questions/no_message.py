@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.model.names import dlq_topic
-from rmqpy.why.answer import Answer, ranked, time_text
+from rmqpy.model.text import time_text
+from rmqpy.why.answer import Answer, ranked
 from rmqpy.why.questions.message_facts import (
     NoMessageFacts,
     place_of,

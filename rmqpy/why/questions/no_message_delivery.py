@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rmqpy.codec.properties import PROPERTY_PRODUCER_GROUP
-from rmqpy.model.text import count_text
-from rmqpy.why.answer import Cause, duration_text, possible, proven, time_text
+from rmqpy.model.text import count_text, time_text
+from rmqpy.why.answer import Cause, duration_text, possible, proven
 from rmqpy.why.message_id import IdKind, MessageId
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (

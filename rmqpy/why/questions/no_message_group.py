@@ -11,9 +11,9 @@ from rmqpy.codec.properties import PROPERTY_TAGS
 from rmqpy.model.flags import PERM_READ
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import dlq_topic, retry_topic
-from rmqpy.model.text import count_text
+from rmqpy.model.text import count_text, time_text
 from rmqpy.remoting.bodies import BROADCASTING, CONSUME_FROM_FIRST_OFFSET
-from rmqpy.why.answer import Cause, possible, proven, time_text
+from rmqpy.why.answer import Cause, possible, proven
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmqpy.model.text import count_text
+from rmqpy.model.text import count_text, time_text
 from rmqpy.remoting.bodies import BROADCASTING
-from rmqpy.why.answer import Cause, proven, time_text
+from rmqpy.why.answer import Cause, proven
 from rmqpy.why.questions.message_facts import ConsumerGroupFacts, NoMessageFacts
 from rmqpy.why.questions.no_message_access import access_causes
 

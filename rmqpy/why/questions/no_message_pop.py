@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import pop_retry_topics
-from rmqpy.model.text import count_text
+from rmqpy.model.text import count_text, time_text
 from rmqpy.store.unread.pop import REVIVE_GROUP, PopReceipt
-from rmqpy.why.answer import Cause, duration_text, possible, proven, time_text
+from rmqpy.why.answer import Cause, duration_text, possible, proven
 from rmqpy.why.questions.message_copies import CopyKind, MessageCopy
 from rmqpy.why.questions.message_facts import (
     ConsumerGroupFacts,

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rmqpy.model.text import count_text, format_bytes
+from rmqpy.model.text import count_text, format_bytes, time_text
 from rmqpy.why.answer import (
     Answer,
     Cause,
     duration_text,
     proven,
     ranked,
-    time_text,
 )
 from rmqpy.why.questions.oldest_file import expired_causes, not_yet_expired_causes, touch_text
 from rmqpy.why.questions.retention_facts import RetentionFacts

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from rmqpy.model.text import count_text
-from rmqpy.why.answer import Cause, duration_text, possible, proven, time_text
+from rmqpy.model.text import count_text, time_text
+from rmqpy.why.answer import Cause, duration_text, possible, proven
 from rmqpy.why.questions.retention_facts import HOUR_MS, LogFileFacts, RetentionFacts
 
 __all__ = ["expired_causes", "not_yet_expired_causes", "touch_text"]

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define
 
-from rmqpy.model.text import count_text, format_bytes, format_duration
+from rmqpy.model.text import count_text, format_bytes, format_duration, time_text
 from rmqpy.why.answer import (
     Answer,
     Cause,
     possible,
     proven,
     ranked,
-    time_text,
 )
 
 __all__ = ["StartFacts", "explain_slow_start"]
