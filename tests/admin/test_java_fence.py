@@ -13,7 +13,7 @@ from attrs import evolve
 
 from rmqpy.admin.commands import fence, promote
 from rmqpy.admin.commands.fence import MemberFence
-from rmqpy.model.errors import RmqError
+from rmqpy.model.errors import ConnectFailedError, RequestTimeoutError, RmqError
 
 JAVA = MemberFence("java:1", "java", 100, 100, 0, None)
 RMQPY = MemberFence("rmqpy:1", "SLAVE", 100, 100, 0, 60_000, broker_id=1)
@@ -64,3 +64,15 @@ def test_a_java_master_that_moves_while_its_stop_is_awaited_ends_the_promotion()
     takeover = promote.Takeover(target=RMQPY, master=JAVA, others=(), role="ASYNC_MASTER")
     with pytest.raises(RmqError, match="its end moved from 100 to 164; nothing was changed"):
         asyncio.run(promote._release(call, takeover, 60))
+
+
+def test_a_java_master_that_answers_late_is_not_taken_for_stopped() -> None:
+    answers = iter([RequestTimeoutError("late"), ConnectFailedError("refused")])
+
+    async def late(_address: str) -> dict[str, str]:
+        raise next(answers)
+
+    call: Any = SimpleNamespace(admin=SimpleNamespace(runtime_info=late), show=lambda _text: None)
+    takeover = promote.Takeover(target=RMQPY, master=JAVA, others=(), role="ASYNC_MASTER")
+    asyncio.run(promote._release(call, takeover, 60))
+    assert next(answers, None) is None, "it was asked again"

@@ -32,7 +32,7 @@ from rmqpy.admin.commands.fence import (
 )
 from rmqpy.admin.output import CommandResult
 from rmqpy.model.codes import RequestCode
-from rmqpy.model.errors import NetworkError, RmqError
+from rmqpy.model.errors import ConnectFailedError, NetworkError, RmqError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.remoting.headers import ChangeRoleRequestHeader
 
@@ -147,7 +147,7 @@ async def _release(call: CommandContext, takeover: Takeover, seconds: int) -> No
         return
     call.show(f"every member ends at {master.end}: stop the Java broker {master.address} now")
     deadline_s = asyncio.get_running_loop().time() + seconds
-    while (end := await _end(call, master.address)) is not None:
+    while (end := await _end(call, master)) is not None:
         if end != master.end:
             raise RmqError(
                 f"{master.address} still accepts messages: its end moved from {master.end} to"
@@ -162,12 +162,17 @@ async def _release(call: CommandContext, takeover: Takeover, seconds: int) -> No
         await asyncio.sleep(POLL_S)
 
 
-async def _end(call: CommandContext, address: str) -> int | None:
-    """Return the end of the log of a broker; None if it does not run any more."""
+async def _end(call: CommandContext, master: MemberFence) -> int | None:
+    """Return the end of the log of the master; None if nobody listens at its port any more.
+
+    A late answer does not show that it has stopped: there would be two masters.
+    """
     try:
-        table = await call.admin.runtime_info(address)
-    except NetworkError:
+        table = await call.admin.runtime_info(master.address)
+    except ConnectFailedError:
         return None
+    except NetworkError:
+        return master.end
     return int(table["commitLogMaxOffset"])
 
 
