@@ -240,7 +240,9 @@ class Bench:
 
         def audit() -> None:
             plan = self.plan(range_bytes=range_bytes)
-            assert audit_store(OsFileSystem(), plan, SparkRunner(session, directory)).records
+            assert audit_store(
+                OsFileSystem(), plan, SparkRunner(session, OsFileSystem(), directory)
+            ).records
 
         for _ in range(WARMING_PASSES):
             audit()

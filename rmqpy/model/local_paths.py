@@ -1,8 +1,9 @@
 """Paths of this machine as users give them: a URI is honoured or refused, never taken for a folder.
 
 ``file:/data/store``, ``file:///data/store``, and ``file://localhost/data/store`` are the local path
-``/data/store``. Any other scheme (``s3a://``, ``hdfs://``) is refused. A local folder with such a
-name can be given as ``./s3a:/folder``.
+``/data/store``. Any other scheme (``s3a://``, ``hdfs://``) names a place elsewhere: commands that
+can read one ask :func:`is_elsewhere`, all others refuse it. A local folder with such a name can be
+given as ``./s3a:/folder``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,15 @@ from urllib.parse import unquote, urlsplit
 
 from rmqpy.model.errors import ConfigError
 
-__all__ = ["local_path"]
+__all__ = ["is_elsewhere", "local_path"]
 
 URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 LOCAL_HOSTS: Final = ("", "localhost")
+
+
+def is_elsewhere(text: str) -> bool:
+    """Return whether a path is a URI of another scheme than ``file``."""
+    return URI.match(text) is not None and urlsplit(text).scheme.lower() != "file"
 
 
 def local_path(text: str) -> str:

@@ -129,10 +129,10 @@ class Work:
 
         class Runner(SparkRunner):
             def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
-                return run(RangeTask.of(plan, directory), ranges)
+                return run(RangeTask.of(plan, OsFileSystem(), directory), ranges)
 
         plan = AuditOptions(root=self.root, sink=found.extend, range_bytes=self.range_bytes)
-        runner = Runner(self.session, directory) if self.session else None
+        runner = Runner(self.session, OsFileSystem(), directory) if self.session else None
         audit = audit_store(OsFileSystem(), plan, runner)
         queues = sorted(f"{name.decode()} {number}" for name, number in audit.queues)
         return [audit.records, [each.as_json() for each in found], queues]

@@ -67,6 +67,12 @@ TAKEN: Final = {
     ),
     "upgrade/plan/journal.py: no copy that can be read": JOURNALS,
     "upgrade/plan/journal.py: a journal that cannot be read": JOURNALS,
+    "audit/remote/files.py: a file that{} changed while it was read": (
+        "audit/test_remote_files.py::test_a_file_that_changed_meanwhile_is_named"
+    ),
+    "audit/remote/files.py: no space for a copy": (
+        "audit/test_remote_files.py::test_a_full_disk_of_this_machine_is_named"
+    ),
     "audit/backup.py: no file of the log from {} on": (
         "audit/test_backup.py::test_a_log_with_a_gap_is_refused"
     ),
@@ -117,6 +123,10 @@ NO_WAY: Final = {
     "upgrade/steps/leave_member.py: {} bytes": "delete the checkpoint, as after any damage to it",
     "audit/replicas/repair.py: damage in a store with a DLedger log": MEMBER,
     "audit/replicas/repair.py: a broker that runs on it": "stop the broker",
+    "audit/remote/files.py: nothing of this name": USAGE,
+    "audit/remote/files.py: {} bytes from {} on": "run it again: the network cut an answer off",
+    "audit/remote/object_store.py: no bucket or file of this name": USAGE,
+    "audit/remote/object_store.py: no permission to read it": "credentials are those of its driver",
     "audit/scan/store_root.py: {}": USAGE,
     "cli/upgrade/base/replicas.py: {}": USAGE,
     "demo/store_copy.py: no directory commitlog": USAGE,

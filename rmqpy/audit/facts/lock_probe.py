@@ -11,6 +11,8 @@ import os
 import struct
 import sys
 
+from rmqpy.model.local_paths import is_elsewhere
+
 _IS_BSD = sys.platform != "linux"
 _FLOCK = struct.Struct("qqihh" if _IS_BSD else "hhqqi4x")
 """struct flock: type, whence, start, length, process on 64-bit Linux; on macOS and the BSDs start,
@@ -19,7 +21,11 @@ length, process, type, whence.
 
 
 def find_lock_owner(path: str) -> int | None:
-    """Return the id of the process that holds the lock on byte 0 of ``path``, or None."""
+    """Return the id of the process that holds the lock on byte 0 of ``path``, or None, as for every
+    file that is not on this machine.
+    """
+    if is_elsewhere(path):
+        return None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

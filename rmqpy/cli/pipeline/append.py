@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options, positive
-from rmqpy.cli.pipeline.engine import print_skipped, store_roots
+from rmqpy.cli.pipeline.engine import print_skipped
+from rmqpy.cli.pipeline.places import storage_options, store_places
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.pipeline.places import StorePlace
     from rmqpy.pipeline.jobs.append import AppendPlan
     from rmqpy.pipeline.lake.tables import LakeTable
 
@@ -25,7 +27,9 @@ def add_verb(verbs: Commands) -> None:
         "append",
         help="append new messages to a Parquet, Delta, or Iceberg table, each exactly once",
     )
-    append.add_argument("directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir")
+    append.add_argument(
+        "directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir, or a URI"
+    )
     append.add_argument("--table", required=True, choices=KINDS, help="the format of the table")
     append.add_argument(
         "--to",
@@ -72,6 +76,7 @@ def add_verb(verbs: Commands) -> None:
         metavar="N",
         help="bytes of the log per commit; default 256 MiB",
     )
+    storage_options(append)
     add_log_options(append)
     append.set_defaults(command=_append)
 
@@ -89,16 +94,17 @@ def _append(options: argparse.Namespace) -> int:
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.append import Append
-    from rmqpy.store.files.disk import OsFileSystem
 
-    plan = _plan(options)
+    (place,) = store_places(options.directories, options.storage)
+    plan = _plan(options, place)
     table = _table(options, plan)
-    files = OsFileSystem()
-    note_unknown_topics(files, read_directory(files, plan.root), options.topic or ())
+    directory = read_directory(plan.files, plan.root)
+    note_unknown_topics(plan.files, directory, options.topic or ())
     try:
         with ProgressLine("appended") as progress:
             append = Append(evolve(plan, progress=progress), table)
             append.run()
+            place.check_unchanged()
     finally:
         table.close()
     print_skipped(append.skipped)
@@ -122,7 +128,7 @@ def _append(options: argparse.Namespace) -> int:
     return EXIT_NO if append.skipped else EXIT_DONE
 
 
-def _plan(options: argparse.Namespace) -> AppendPlan:
+def _plan(options: argparse.Namespace, place: StorePlace) -> AppendPlan:
     from rmqpy.pipeline.jobs.append import RANGE_BYTES, AppendPlan
     from rmqpy.pipeline.lake.masking import Masking, read_masking
     from rmqpy.pipeline.lake.schema_file import read_body_schema
@@ -134,11 +140,11 @@ def _plan(options: argparse.Namespace) -> AppendPlan:
             "found --mask and --internal-topics, expected one of them: system topics have copies"
             " of properties (the message trace) that no rule masks"
         )
-    (root,) = store_roots(options.directories)
     for package in ("pyarrow", *_packages(options)):
         check_package(package, "install it with: pip install 'rmqpy[lake]'")
     return AppendPlan(
-        root=root,
+        root=place.root,
+        files=place.files,
         broker=options.broker_name,
         topics=None if options.topic is None else frozenset(options.topic),
         internal_topics=options.internal_topics,

@@ -19,14 +19,18 @@ from rmqpy.cli.pipeline.engine import (
     engine_option,
     spark_of,
     spark_options,
-    store_roots,
     store_runners,
     takes_spark,
 )
+from rmqpy.cli.pipeline.places import storage_options, store_places
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rmqpy.audit.scan.findings import Finding
     from rmqpy.cli.parsing import Commands
+    from rmqpy.cli.pipeline.places import StorePlace
     from rmqpy.pipeline.jobs.audit_report import AuditReport
     from rmqpy.pipeline.jobs.report_tables import AuditTables
 
@@ -36,7 +40,10 @@ def add_verb(verbs: Commands) -> None:
         "audit", help="check every record, consume queue and key; exit code 2 if damage is found"
     )
     audit.add_argument(
-        "directories", nargs="+", metavar="DIR", help="a broker's storePathRootDir, one or more"
+        "directories",
+        nargs="+",
+        metavar="DIR",
+        help="a broker's storePathRootDir, or a URI, one or more",
     )
     audit.add_argument(
         "--html",
@@ -49,6 +56,7 @@ def add_verb(verbs: Commands) -> None:
     )
     engine_option(audit)
     spark_options(audit)
+    storage_options(audit)
     audit.add_argument(
         "--tables",
         type=output_path,
@@ -68,33 +76,38 @@ def _audit(options: argparse.Namespace) -> int:
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.cli.render_findings import Report
-    from rmqpy.store.files.disk import OsFileSystem
 
-    roots = store_roots(options.directories)
+    places = store_places(options.directories, options.storage)
     as_json = options.format == "json"
     clean = True
     with ExitStack() as stack:
         tables = _tables(options, stack)
-        runners = store_runners(options, roots, stack)
-        picture = _picture(options, roots, stack)
+        runners = store_runners(options, places, stack)
+        picture = _picture(options, places, stack)
         progress = stack.enter_context(ProgressLine("checked"))
-        for number, root in enumerate(roots):
+        for number, place in enumerate(places):
+            files, root = place.files, place.root
             print(('{"stores": [' if not number else ",") if as_json else root)
             report = Report(as_json=as_json, before=progress.clear)
+            sink: Callable[[list[Finding]], None] = report.findings
+            if picture is not None:
+                sink = picture.sink(files, root, sink)
             plan = AuditOptions(
                 root=root,
                 blocks=picture is not None,
                 md5=options.md5,
-                sink=report.findings if picture is None else picture.sink(root, report.findings),
+                sink=sink,
                 progress=progress,
                 range_bytes=options.range_bytes,
                 pooled=tables is None,
             )
+            plan = place.divided(plan, on_spark=runners is not None)
             if tables is not None:
                 plan = tables.of(plan)
-            runner = runners(read_directory(OsFileSystem(), root)) if runners else None
+            runner = runners(files, read_directory(files, root)) if runners else None
             try:
-                audit = audit_store(OsFileSystem(), plan, runner)
+                audit = audit_store(files, plan, runner)
+                place.check_unchanged()
             except (RmqError, OSError) as error:
                 report.fail(error, EXIT_FAILED)
                 print("]}")
@@ -112,7 +125,9 @@ def _audit(options: argparse.Namespace) -> int:
     return EXIT_DONE if clean else EXIT_NO
 
 
-def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) -> AuditReport | None:
+def _picture(
+    options: argparse.Namespace, places: list[StorePlace], stack: ExitStack
+) -> AuditReport | None:
     if options.html is None:
         return None
     from functools import partial
@@ -120,7 +135,7 @@ def _picture(options: argparse.Namespace, roots: list[str], stack: ExitStack) ->
     from rmqpy.pipeline.jobs.audit_report import AuditReport
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
 
-    if not takes_spark(options, roots):
+    if not takes_spark(options, places):
         return AuditReport()
     return AuditReport(partial(map_on_spark, spark_of(options, stack)))
 

@@ -1,4 +1,4 @@
-"""The shared parts of the ``rmqpy pipeline`` verbs: the engine, the Spark session, the stores."""
+"""The shared parts of the ``rmqpy pipeline`` verbs: the engine, and the Spark session."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.cli.parsing import positive
+from rmqpy.cli.pipeline.places import log_bytes
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
     from rmqpy.audit.checks.engine import RangeRunner
     from rmqpy.audit.scan.directory import StoreDirectory
+    from rmqpy.cli.pipeline.places import StorePlace
+    from rmqpy.model.files import FileSystem
     from rmqpy.pipeline.spark.work_units import SkippedRange
 
-    StoreRunners = Callable[[StoreDirectory], RangeRunner]
+    StoreRunners = Callable[[FileSystem, StoreDirectory], RangeRunner]
 
 AUTO_SPARK_BYTES: Final = 50 << 30
 """The size of the logs in bytes from which ``--engine auto`` uses Spark, if it is installed."""
@@ -104,29 +107,14 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def store_roots(directories: list[str]) -> list[str]:
-    """Return the directories as absolute paths.
-
-    Raise StoreError if one is not a store, ConfigError if one is a URI that cannot be read.
-    """
-    from rmqpy.audit.scan.store_root import check_store_root
-    from rmqpy.model.local_paths import local_path
-    from rmqpy.store.files.disk import OsFileSystem
-
-    roots = list(map(local_path, directories))
-    for root in roots:
-        check_store_root(OsFileSystem(), root)
-    return roots
-
-
 def store_runners(
-    options: argparse.Namespace, roots: list[str], stack: ExitStack
+    options: argparse.Namespace, places: list[StorePlace], stack: ExitStack
 ) -> StoreRunners | None:
     """Return a function that returns the runner for a store, or None to use threads.
 
     ``stack`` ends the Spark session.
     """
-    if not takes_spark(options, roots):
+    if not takes_spark(options, places):
         return None
     from functools import partial
 
@@ -161,15 +149,6 @@ def _list(text: str | None) -> tuple[str, ...]:
     return tuple(filter(None, (text or "").split(",")))
 
 
-def log_bytes(roots: list[str]) -> int:
-    """Return the size of the logs of stores in bytes."""
-    from rmqpy.audit.scan.directory import read_logs
-    from rmqpy.store.files.disk import OsFileSystem
-
-    logs = [log for root in roots for log in read_logs(OsFileSystem(), root)]
-    return sum(file.size for log in logs for file in log.files)
-
-
 def print_skipped(skipped: Iterable[SkippedRange]) -> None:
     """Print a line for each range without a message that was passed over."""
     for each in skipped:
@@ -179,7 +158,7 @@ def print_skipped(skipped: Iterable[SkippedRange]) -> None:
         )
 
 
-def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
+def takes_spark(options: argparse.Namespace, places: Iterable[StorePlace]) -> bool:
     """Return whether Spark does the work. Raise RmqError for options of Spark without Spark."""
     from rmqpy.pipeline.spark.session import is_installed
 
@@ -192,4 +171,4 @@ def takes_spark(options: argparse.Namespace, roots: list[str]) -> bool:
         return True
     if options.master is not None or options.remote is not None:
         return True
-    return log_bytes(roots) >= AUTO_SPARK_BYTES and is_installed()
+    return log_bytes(places) >= AUTO_SPARK_BYTES and is_installed()

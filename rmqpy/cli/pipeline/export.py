@@ -17,14 +17,13 @@ from rmqpy.cli.parsing import (
 )
 from rmqpy.cli.pipeline.engine import (
     engine_option,
-    log_bytes,
     master_option,
     print_skipped,
     spark_of,
     spark_options,
-    store_roots,
     takes_spark,
 )
+from rmqpy.cli.pipeline.places import log_bytes, storage_options, store_places
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.text import count_text
 
@@ -36,7 +35,9 @@ def add_verbs(verbs: Commands) -> None:
     export = verbs.add_parser(
         "export", help="export messages as Parquet files; exit code 2 if damage was skipped"
     )
-    export.add_argument("directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir")
+    export.add_argument(
+        "directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir, or a URI"
+    )
     export.add_argument(
         "--to", required=True, type=output_path, metavar="FOLDER", help="a new or empty folder"
     )
@@ -46,6 +47,7 @@ def add_verbs(verbs: Commands) -> None:
         "--internal-topics", action="store_true", help="include messages of system topics"
     )
     spark_options(export)
+    storage_options(export)
     add_log_options(export)
     export.set_defaults(command=_export)
 
@@ -101,21 +103,25 @@ def _export(options: argparse.Namespace) -> int:
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
 
-    roots = store_roots(options.directories)
+    places = store_places(options.directories, options.storage)
+    (place,) = places
     check_target(options.to)
     check_package("pyarrow")
     with ExitStack() as stack:
-        run = local_run(log_bytes(roots))
-        if takes_spark(options, roots):
+        # One process, so that the ranges of a file elsewhere share its copy.
+        run = map if place.is_remote else local_run(log_bytes(places))
+        if takes_spark(options, places):
             run = partial(map_on_spark, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))
         plan = ExportPlan(
-            root=roots[0],
+            root=place.root,
+            files=place.files,
             target=options.to,
             broker_name=options.broker_name,
             internal_topics=options.internal_topics,
             range_bytes=options.range_bytes,
             progress=progress,
+            check=place.check_unchanged,
         )
         export = Export(plan, run)
         export.run()

@@ -18,7 +18,8 @@ from rmqpy.cli.parsing import (
     add_log_options,
     output_file,
 )
-from rmqpy.cli.pipeline.engine import engine_option, log_bytes, spark_of, spark_options, takes_spark
+from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
+from rmqpy.cli.pipeline.places import StorePlace, log_bytes
 from rmqpy.cli.upgrade.base.contexts import locked
 from rmqpy.cli.upgrade.base.replicas import local_replicas, now_ms
 from rmqpy.model.text import count_text
@@ -127,8 +128,9 @@ def _build(options: argparse.Namespace, node_context: NodeContext, target: str) 
 
     root = node_context.settings.store_path_root_dir
     with ExitStack() as stack:
-        run = local_run(log_bytes([root]))
-        if takes_spark(options, [root]):
+        places = [StorePlace(root, node_context.files)]
+        run = local_run(log_bytes(places))
+        if takes_spark(options, places):
             run = partial(map_on_spark, spark_of(options, stack))
         lines = [stack.enter_context(ProgressLine(verb)) for verb in ("packed", "written")]
         plan = RebuildPlan(

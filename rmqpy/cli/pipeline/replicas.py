@@ -1,7 +1,8 @@
 """``rmqpy pipeline compare | plan | certify``: several replicas of one store.
 
 A replica is written ``[NAME=]DIR``, ``[NAME=]MANIFEST`` (of ``rmqpy upgrade manifest --format
-json``) or ``NAME=http(s)://HOST:PORT`` (another host's ``rmqpy upgrade serve``).
+json``), ``NAME=http(s)://HOST:PORT`` (another host's ``rmqpy upgrade serve``), or, except for
+plans, ``[NAME=]URI`` of an object store.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rmqpy.cli.parsing import (
     output_file,
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_options, store_runners
+from rmqpy.cli.pipeline.places import StorePlace, replica_uri, storage_options, store_places
 from rmqpy.cli.upgrade.aligning import plan_verb
 from rmqpy.cli.upgrade.base.options import details_option, give_up_option, replica_options
 from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas, name_of, now_ms
@@ -45,11 +47,13 @@ def add_verbs(verbs: Commands) -> None:
         verbs, "compare", "show where replicas differ, to the byte; exit code 2 if so", _compare
     )
     replica_options(compare)
+    storage_options(compare)
 
     certify = _verb(
         verbs, "certify", "write an equality certificate of replicas, or check one", _certify
     )
     replica_options(certify, "*")
+    storage_options(certify)
     certify.add_argument("--key", metavar="FILE", help="sign with this key, or check the signature")
     certify.add_argument(
         "--out", type=output_file, metavar="FILE", help="write the certificate to FILE, as JSON"
@@ -89,6 +93,7 @@ def _compare(options: argparse.Namespace) -> int:
     _check_count(options)
     replicas = _replicas(options, derived=False)
     pairs = list(compare_pairs(replicas))
+    _check_unchanged(options)
     if options.format == "json":
         tree = {
             "replicas": [_replica_tree(each) for each in replicas],
@@ -134,6 +139,7 @@ def _certify(options: argparse.Namespace) -> int:
     _check_count(options)
     replicas = _replicas(options, derived=True)
     certificate = certify_replicas(replicas, now_ms())
+    _check_unchanged(options)
     text = certificate.encode(key)
     if options.out:
         Path(options.out).write_bytes(text)
@@ -166,6 +172,7 @@ def _check(options: argparse.Namespace, key: bytes | None) -> int:
     manifests: dict[str, Manifest] = {}
     if options.replica:
         manifests = {each.name: each.manifest for each in _replicas(options, derived=True)}
+        _check_unchanged(options)
     wrong = _unknown(certificate, manifests)
     if key is not None and not check_signature(raw, key):
         wrong.append("the signature is not of this key, or the certificate was changed")
@@ -186,16 +193,21 @@ def _unknown(certificate: Certificate, manifests: dict[str, Manifest]) -> list[s
     return [f"{name}: not in the certificate" for name in manifests if name not in known]
 
 
+def _check_unchanged(options: argparse.Namespace) -> None:
+    for place in options.places.values():
+        place.check_unchanged()
+
+
 def _plan(options: argparse.Namespace) -> int:
+    from functools import partial
+
+    from rmqpy.store.files.disk import OsFileSystem
+
     with ExitStack() as stack:
-        _choose_engine(options, stack)
+        places = [StorePlace(each.root, each.files) for each in local_replicas(options)]
+        runners = store_runners(options, places, stack)
+        options.runner = partial(runners, OsFileSystem()) if runners else None
         return plan_verb(options)
-
-
-def _choose_engine(options: argparse.Namespace, stack: ExitStack) -> None:
-    """Set the engine with which the surveys of this host's replicas read their logs."""
-    folders = [each.root for each in local_replicas(options)]
-    options.runner = store_runners(options, folders, stack)
 
 
 def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplicaStore]:
@@ -203,8 +215,9 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
     from rmqpy.audit.replicas.replica_set import LocalReplicaStore
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.upgrade.checks.replica import LocalReplica
+    from rmqpy.upgrade.plan.survey import SurveyPlan
 
-    order = [name_of(text) for text in options.replica]
+    order = [_name(text) for text in options.replica]
     if len(set(order)) < len(order):
         raise RmqError(f"replicas need different names: {', '.join(order)}; write NAME=DIR")
     saved = {
@@ -212,17 +225,31 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
         for text in options.replica
         if Path(text.partition("=")[2] or text).is_file()
     }
-    options.replica = [text for text in options.replica if name_of(text) not in saved]
+    uris = dict(filter(None, map(replica_uri, options.replica)))
+    options.replica = [text for text in options.replica if _name(text) not in {*saved, *uris}]
     found = {name: LocalReplicaStore(manifest) for name, manifest in saved.items()}
+    places = store_places([*uris.values()], options.storage)
+    options.places = dict(zip(uris, places, strict=True))
     with ExitStack() as stack:
-        _choose_engine(options, stack)
+        local = [StorePlace(each.root, each.files) for each in local_replicas(options)]
+        options.runners = store_runners(options, [*local, *places], stack)
         progress = stack.enter_context(ProgressLine("checked"))
+        for name, place in options.places.items():
+            plan = SurveyPlan(name=name, root=place.root, now_ms=now_ms)
+            found[name] = _audit_replica(
+                LocalReplica(place.files, plan), options, derived, progress
+            )
         for replica in all_replicas(options):
             if isinstance(replica, LocalReplica):
                 found[replica.name] = _audit_replica(replica, options, derived, progress)
             else:
                 found[replica.name] = LocalReplicaStore(replica.survey().manifest)
     return [found[name] for name in order]
+
+
+def _name(text: str) -> str:
+    uri = replica_uri(text)
+    return name_of(text) if uri is None else uri[0]
 
 
 def _read_manifest(text: str) -> Manifest:
@@ -249,9 +276,11 @@ def _audit_replica(
         range_bytes=options.range_bytes,
         progress=progress,
     )
+    place = StorePlace(survey.root, replica.files)
+    audit = place.divided(audit, on_spark=options.runners is not None)
     plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=Md5.NONE)
     directory = read_directory(replica.files, survey.root, survey.settings)
-    runner = options.runner(directory) if options.runner else None
+    runner = options.runners(replica.files, directory) if options.runners else None
     manifest, _ = make_manifest(replica.files, plan, runner)
     return LocalReplicaStore(manifest, LocalStore(replica.files, directory))
 

@@ -22,6 +22,7 @@ from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import MessageColumns
@@ -68,6 +69,7 @@ class AppendPlan:
 
     root: str
     broker: str
+    files: FileSystem = field(factory=OsFileSystem)
     topics: frozenset[str] | None = None
     internal_topics: bool = False
     rows: TableRows = field(factory=TableRows)
@@ -107,7 +109,7 @@ class Append:
 
     def run(self) -> None:
         """Append. Raise RmqError if the table and the store do not belong together."""
-        plan, files = self.plan, OsFileSystem()
+        plan, files = self.plan, self.plan.files
         check_selection(self.table, plan)
         directory = read_directory(files, plan.root)
         limit = read_confirmed_end(files, directory)
@@ -138,7 +140,7 @@ class Append:
             self.plan.progress.advance(found.work.stop - found.work.start)
 
     def _read(self, unit: WorkUnit) -> ReadRange:
-        opened = OpenWorkUnit(unit)
+        opened = OpenWorkUnit(unit, self.plan.files)
         batches, unreadable = [], 0
         if opened.places is not None:
             columns = MessageColumns(broker_name=self.plan.broker)
@@ -211,10 +213,11 @@ class Append:
         work = next((each for each in ranges if each.start <= offset < each.stop), None)
         if work is None:  # in a file of a wrong length
             return None
-        shift = OpenWorkUnit(WorkUnit(work, work.start)).walk.file.record_shift
+        files = self.plan.files
+        shift = OpenWorkUnit(WorkUnit(work, work.start), files).walk.file.record_shift
         begin = offset - shift
         at = evolve(work, start=begin, stop=begin + 1)
-        opened = OpenWorkUnit(WorkUnit(at, begin))
+        opened = OpenWorkUnit(WorkUnit(at, begin), files)
         assert opened.places is not None, "the unit says where its first frame is"
         columns = MessageColumns(columns=(*IDENTITY, "physicalOffset"))
         for batch in log_batches(

@@ -18,8 +18,10 @@ from rmqpy.codec.backend import pack_records
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.scan import Scan
 from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.files import FileSystem
 from rmqpy.pipeline.spark.work_units import OpenWorkUnit, WorkUnit, WorkUnitResult
 from rmqpy.store.dispatcher import set_deliver_times
+from rmqpy.store.files.disk import OsFileSystem
 
 __all__ = ["DeriveTask", "DerivedRange", "UnitRun"]
 
@@ -61,9 +63,10 @@ class DeriveTask:
     folder: str
     delay_levels: dict[int, int]
     with_keys: bool = True
+    files: FileSystem = field(factory=OsFileSystem)
 
     def __call__(self, unit: WorkUnit) -> DerivedRange:
-        opened = OpenWorkUnit(unit)
+        opened = OpenWorkUnit(unit, self.files)
         path: str | None = None
         runs: list[UnitRun] = []
         keys = keys_position = 0

@@ -28,6 +28,7 @@ from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.pipeline.arrow.columns import PACKED
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
@@ -97,11 +98,12 @@ class ExportTask:
     """Exports one work unit, in this process or on a worker."""
 
     folder: str
+    files: FileSystem = field(factory=OsFileSystem)
     broker_name: str | None = None
     internal_topics: bool = False
 
     def __call__(self, unit: WorkUnit) -> ExportedRange:
-        opened = OpenWorkUnit(unit)
+        opened = OpenWorkUnit(unit, self.files)
         path, rows = None, 0
         if opened.places is not None:
             make = MessageColumns(broker_name=self.broker_name, form=PACKED)
@@ -161,15 +163,19 @@ def run_here(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRa
 class ExportPlan:
     """The options of an export.
 
-    ``root`` is the store; ``target`` is a folder that does not exist or is empty.
+    ``root`` is the store, in ``files``; ``target`` is a folder of this machine that does not exist
+    or is empty.
     """
 
     root: str
     target: str
+    files: FileSystem = field(factory=OsFileSystem)
     broker_name: str | None = None
     internal_topics: bool = False
     range_bytes: int = RANGE_BYTES
     progress: ProgressSink = field(factory=NoProgress)
+    check: Callable[[], None] = field(default=lambda: None)
+    """Raises an error before the export counts as finished, if the store has changed meanwhile."""
 
 
 @define(slots=True)
@@ -190,6 +196,7 @@ class Export:
         plan = self.plan
         task = ExportTask(
             folder=f"{plan.target}/{TEMPORARY}",
+            files=plan.files,
             broker_name=plan.broker_name,
             internal_topics=plan.internal_topics,
         )
@@ -200,6 +207,7 @@ class Export:
             if proven is not None:
                 self._take(proven)
             self.plan.progress.advance(exported.work.stop - exported.work.start)
+        plan.check()
         self._finish()
 
     def _make_target(self) -> None:
@@ -207,7 +215,7 @@ class Export:
         Path(self.plan.target, TEMPORARY).mkdir(parents=True)
 
     def _works(self) -> list[WorkRange]:
-        plan, files = self.plan, OsFileSystem()
+        plan, files = self.plan, self.plan.files
         directory = read_directory(files, plan.root)
         limit = read_confirmed_end(files, directory)
         ranges, excluded = partition_store(directory, plan.range_bytes, limit)

@@ -1,14 +1,15 @@
 """Audit the ranges of a store on Spark: another engine for
 :func:`rmqpy.audit.checks.engine.audit_store`.
 
-Workers open the store's files under the path that the driver uses; mapped memory is never sent. A
-range whose start was guessed wrong, and the last one of a log, are audited again in the driver,
-from the offset that the previous range has proven.
+Workers open the store's files under the path or URI that the driver uses; mapped memory is never
+sent. A range whose start was guessed wrong, and the last one of a log, are audited again in the
+driver, from the offset that the previous range has proven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -20,8 +21,8 @@ from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.model.files import FileSystem
 from rmqpy.pipeline.spark.distributed_map import WAVE_UNITS, map_on_spark
-from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,7 @@ class RangeTask:
     Spark task.
     """
 
+    files: FileSystem
     directory: StoreDirectory
     dledger: bool
     digests: bool
@@ -49,8 +51,9 @@ class RangeTask:
     _plan: TallyPlan | None = field(init=False, default=None)
 
     @classmethod
-    def of(cls, plan: TallyPlan, directory: StoreDirectory) -> RangeTask:
+    def of(cls, plan: TallyPlan, files: FileSystem, directory: StoreDirectory) -> RangeTask:
         return cls(
+            files=files,
             directory=directory,
             dledger=plan.dledger,
             digests=plan.digests,
@@ -65,11 +68,10 @@ class RangeTask:
     def __call__(self, work: WorkRange) -> RangeResult:
         if self._plan is None:
             self._plan = self._open()
-        return audit_range(map_log(OsFileSystem(), work.path), work, self._plan)
+        return audit_range(map_log(self.files, work.path), work, self._plan)
 
     def _open(self) -> TallyPlan:
-        files = OsFileSystem()
-        ledger = self.directory.ledger
+        files, ledger = self.files, self.directory.ledger
         return TallyPlan(
             dledger=self.dledger,
             digests=self.digests,
@@ -82,27 +84,28 @@ class RangeTask:
         )
 
 
-def _md5s(part: FilePart) -> FileSums:
-    return file_md5s(OsFileSystem(), part)
-
-
 class SparkRunner:
     """Implements :class:`rmqpy.audit.checks.engine.RangeRunner` for the store in ``directory``."""
 
     def __init__(
-        self, session: SparkSession, directory: StoreDirectory, wave: int = WAVE_UNITS
+        self,
+        session: SparkSession,
+        files: FileSystem,
+        directory: StoreDirectory,
+        wave: int = WAVE_UNITS,
     ) -> None:
         self._session = session
+        self._files = files
         self._directory = directory
         self._wave = wave
-        self._driver = ThreadRunner(OsFileSystem(), workers=1)
+        self._driver = ThreadRunner(files, workers=1)
 
     def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
-        task = RangeTask.of(plan, self._directory)
+        task = RangeTask.of(plan, self._files, self._directory)
         return map_on_spark(self._session, task, ranges, self._wave)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        return map_on_spark(self._session, _md5s, parts, self._wave)
+        return map_on_spark(self._session, partial(file_md5s, self._files), parts, self._wave)
 
     def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         return map_on_spark(self._session, do, items, self._wave)

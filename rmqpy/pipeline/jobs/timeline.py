@@ -12,7 +12,7 @@ from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.ranges import RANGE_BYTES, WorkRange, split_log
 from rmqpy.codec.hashes import java_text
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.model.files import FileSystem
 
 __all__ = ["BIN_COUNT", "TimeTask", "count_over_time"]
 
@@ -33,10 +33,11 @@ class TimeTask:
 
     first_ms: int
     last_ms: int
+    files: FileSystem
 
     def __call__(self, work: WorkRange) -> Counts:
         file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-        view = file_view(OsFileSystem(), file, work.framing, work.limit)
+        view = file_view(self.files, file, work.framing, work.limit)
         begin = MessageWalk(view, MessageSelection()).skip(work.start - work.first_offset)
         stop = min(work.stop - work.first_offset, len(view.view))
         counts: Counter[tuple[bytes, int]] = Counter()

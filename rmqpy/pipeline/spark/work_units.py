@@ -18,7 +18,7 @@ from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.codec.search import find_frames
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.model.files import FileSystem
 
 __all__ = [
     "Chain",
@@ -77,9 +77,9 @@ class OpenWorkUnit:
     if no frame starts in the range.
     """
 
-    def __init__(self, unit: WorkUnit) -> None:
+    def __init__(self, unit: WorkUnit, files: FileSystem) -> None:
         work = self._work = unit.work
-        file = view_of(work)
+        file = view_of(work, files)
         base, stop = work.first_offset, min(work.stop - work.first_offset, len(file.view))
         begin = first_frame(file, work, stop) if unit.begin is None else unit.begin - base
         self.places = None if begin is None else (begin, stop)
@@ -156,10 +156,10 @@ def partition_store(
     return ranges, excluded
 
 
-def view_of(work: WorkRange) -> FileView:
+def view_of(work: WorkRange, files: FileSystem) -> FileView:
     """Return the view of the log file of a range."""
     log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-    return file_view(OsFileSystem(), log_file, work.framing, work.limit)
+    return file_view(files, log_file, work.framing, work.limit)
 
 
 def frame_before(file: FileView, position: int) -> int:

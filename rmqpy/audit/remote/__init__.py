@@ -1,0 +1,3 @@
+"""Stores that are not on a disk of this machine: their names, sizes, and byte ranges are read, and
+nothing is written.
+"""

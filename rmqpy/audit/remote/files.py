@@ -1,0 +1,326 @@
+"""A store elsewhere as a file system that can only be read.
+
+The files are listed once. A file that is opened is fetched in blocks, several at a time, into an
+unnamed temporary file of this machine, in which blocks of zeros take no space; from there it is
+mapped like any other file. Copies that were not used for a while are given up when together they
+are larger than a limit; one that is still mapped keeps its bytes until the mapping ends. So memory
+holds a few blocks, and the disk a few files, however large the store is, and every byte is fetched
+once unless a file is needed again much later.
+
+The result describes the store as it was listed: :meth:`RemoteFileSystem.check_unchanged` lists the
+files again and refuses if one of them differs. A file of several blocks is refused at once if it
+was replaced while they were fetched.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final
+from zlib import crc32
+
+from attrs import define, field
+
+from rmqpy.audit.remote.byte_ranges import ByteRanges, ListedFile
+from rmqpy.model.errors import StoreError
+from rmqpy.model.files import DirectoryEntry, FileIdentity, FileLock, StoreFile
+from rmqpy.store.files.disk import DiskFile
+
+__all__ = ["RemoteFileSystem"]
+
+BLOCK_BYTES: Final = 4 << 20
+FETCHES_AT_ONCE: Final = 8
+"""The number of blocks that are fetched at a time, and so the limit of what memory holds."""
+COPIES_BYTES: Final = 2 << 30
+COPIES_MAX: Final = 64
+"""The limits of the copies that are kept although nobody may need them any more."""
+ZEROS: Final = bytes(64 << 10)
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+class CopiedFile(DiskFile):
+    """The copy of a file. It has no name under which it could be opened again."""
+
+    __slots__ = ()
+
+    def use_in_place(self) -> None:
+        """Do nothing: all of it is on this machine, and the descriptor must stay."""
+
+
+@define(slots=True)
+class _Copy:
+    fetching: threading.Lock = field(factory=threading.Lock)
+    fd: int = -1
+    size: int = 0
+
+
+class RemoteFileSystem:
+    """The files of a store elsewhere (implements :class:`rmqpy.model.files.FileSystem`).
+
+    Paths start with the URI of the store. Whatever would change a file raises OSError (EROFS).
+    """
+
+    def __init__(self, source: ByteRanges, copies_bytes: int = COPIES_BYTES) -> None:
+        """List the files. Raise StoreError if the store has none."""
+        self._begin(source, copies_bytes, _by_path(source.listed()))
+        if not self._listed:
+            raise StoreError(
+                source.root,
+                "nothing of this name",
+                "a store",
+                "check the URI, and the endpoint and credentials of its driver",
+            )
+
+    def _begin(self, source: ByteRanges, copies_bytes: int, listed: dict[str, ListedFile]) -> None:
+        self.source = source
+        self.fetched_bytes = 0
+        """How many bytes of content were fetched so far."""
+        self._copies_bytes = copies_bytes
+        self._listed = listed
+        self._folders: dict[str, dict[str, DirectoryEntry]] = {source.root: {}}
+        for each in listed.values():
+            self._add(each)
+        self._copies: OrderedDict[str, _Copy] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="rmqpy-fetch")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker needs: the place, and the files as they were listed here."""
+        return {
+            "source": self.source,
+            "copies_bytes": self._copies_bytes,
+            "listed": self._listed,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._begin(**state)
+
+    def _add(self, listed: ListedFile) -> None:
+        """Add an entry to its folder, and the folders that lead to it."""
+        path = f"{self.source.root}/{listed.path}"
+        size = 0 if listed.is_folder else listed.size
+        entry = DirectoryEntry(_name(path), listed.is_folder, size, listed.mtime_ms)
+        if listed.is_folder:
+            self._folders.setdefault(path, {})
+        while path != self.source.root:
+            path = path.rpartition("/")[0]
+            is_new = path not in self._folders
+            self._folders.setdefault(path, {})[entry.name] = entry
+            if not is_new:
+                return
+            entry = DirectoryEntry(_name(path), True, 0, 0)
+
+    def check_unchanged(self) -> None:
+        """List the files again. Raise StoreError if one has changed since they were listed."""
+        now = _by_path(self.source.listed())
+        changed = sorted(
+            path
+            for path in now.keys() | self._listed.keys()
+            if now.get(path) != self._listed.get(path)
+        )
+        if changed:
+            raise self._changed(changed[0], len(changed))
+
+    def _changed(self, path: str, count: int = 1) -> StoreError:
+        more = "" if count == 1 else f", like {count - 1} others,"
+        return StoreError(
+            f"{self.source.root}/{path}",
+            f"a file that{more} changed while it was read",
+            "a store to which nobody writes",
+            "end what writes to it, and run the command again",
+        )
+
+    # ------------------------------------------------------------------ names
+
+    def _entry(self, path: str) -> ListedFile:
+        found = self._listed.get(self._relative(path))
+        if found is None or found.is_folder:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return found
+
+    def _relative(self, path: str) -> str:
+        return path.removeprefix(f"{self.source.root}/")
+
+    def resolve(self, path: str) -> str:
+        return path
+
+    def exists(self, path: str) -> bool:
+        return path in self._folders or self._relative(path) in self._listed
+
+    def is_dir(self, path: str) -> bool:
+        return path in self._folders
+
+    def list_dir(self, path: str) -> list[str]:
+        return sorted(self._folders.get(path, ()))
+
+    def list_entries(self, path: str) -> list[DirectoryEntry]:
+        return sorted(self._folders.get(path, {}).values())
+
+    def size_of(self, path: str) -> int:
+        return self._entry(path).size
+
+    def mtime_ms(self, path: str) -> int:
+        return self._entry(path).mtime_ms
+
+    def identity(self, path: str) -> FileIdentity:
+        found = self._entry(path)
+        return crc32(found.version.encode()), found.size, found.mtime_ms * 1_000_000, 0
+
+    def open_to_others(self, path: str) -> bool:
+        return False  # Who may read it is not known here.
+
+    # ------------------------------------------------------------------ content
+
+    def read_bytes(self, path: str) -> bytes:
+        found = self._entry(path)
+        return self._block(found, 0, found.size) if found.size else b""
+
+    def open_readonly(self, path: str) -> StoreFile:
+        found = self._entry(path)
+        with self._lock:
+            copy = self._copies.setdefault(path, _Copy())
+            self._copies.move_to_end(path)
+        with copy.fetching:
+            if copy.fd < 0:
+                copy.fd, copy.size = self._fetch(found)
+            file = CopiedFile(path, os.dup(copy.fd), found.size, True)
+        self._give_up_copies()
+        return file
+
+    def _give_up_copies(self) -> None:
+        """Close the copies that were not used for the longest time, as far as the limits ask."""
+        with self._lock:
+            total = sum(copy.size for copy in self._copies.values())
+            while len(self._copies) > 1 and (
+                total > self._copies_bytes or len(self._copies) > COPIES_MAX
+            ):
+                copy = next(iter(self._copies.values()))
+                if not copy.fetching.acquire(blocking=False):
+                    return  # A thread has just asked for it.
+                self._copies.popitem(last=False)
+                total -= copy.size
+                fd, copy.fd = copy.fd, -1
+                copy.fetching.release()
+                if fd >= 0:
+                    os.close(fd)
+
+    def _fetch(self, listed: ListedFile) -> tuple[int, int]:
+        """Return the descriptor of a copy, and how many bytes it has without zeros.
+
+        Raise StoreError if the file has changed, or the disk of this machine is full.
+        """
+        folder = tempfile.gettempdir()
+        fd = -1
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                fd = os.dup(file.fileno())
+            os.ftruncate(fd, listed.size)
+            content = self._fetch_into(fd, listed)
+        except BaseException as error:
+            if fd >= 0:
+                os.close(fd)
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise StoreError(
+                    folder,
+                    f"no space for a copy of {listed.size} bytes",
+                    "room for the files that are being read",
+                    "free space there, or set TMPDIR to a folder with more",
+                ) from None
+            raise
+        return fd, content
+
+    def _fetch_into(self, fd: int, listed: ListedFile) -> int:
+        def fetch(start: int) -> int:
+            block = self._block(listed, start, min(start + BLOCK_BYTES, listed.size))
+            return _write_content(fd, block, start)
+
+        blocks = range(0, listed.size, BLOCK_BYTES)
+        futures = [self._pool.submit(fetch, start) for start in blocks]
+        try:
+            content = sum(future.result() for future in futures)
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)  # They write to the descriptor.
+        if len(blocks) > 1 and self.source.current(listed.path) != listed:
+            raise self._changed(listed.path)
+        return content
+
+    def _block(self, listed: ListedFile, start: int, end: int) -> bytes:
+        """Return bytes of a file. Raise StoreError if there are fewer."""
+        data = self.source.read(listed.path, start, end)
+        if len(data) != end - start:
+            raise StoreError(
+                f"{self.source.root}/{listed.path}",
+                f"{len(data)} bytes from {start} on",
+                f"{end - start}",
+                "the answer was cut off, or the file was replaced: run the command again",
+            )
+        with self._lock:
+            self.fetched_bytes += len(data)
+        return data
+
+    # ------------------------------------------------------------------ nothing is changed
+
+    def open(self, path: str, *, size: int | None = None) -> StoreFile:
+        raise _read_only(path)
+
+    def replace_bytes(self, path: str, data: bytes) -> None:
+        raise _read_only(path)
+
+    def set_mtime_ms(self, path: str, mtime_ms: int) -> None:
+        raise _read_only(path)
+
+    def make_dirs(self, path: str) -> None:
+        raise _read_only(path)
+
+    def rename(self, old: str, new: str) -> None:
+        raise _read_only(old)
+
+    def unlink(self, path: str) -> None:
+        raise _read_only(path)
+
+    def remove_tree(self, path: str) -> None:
+        raise _read_only(path)
+
+    def sync_dir(self, path: str) -> None:
+        raise _read_only(path)
+
+    def lock(self, path: str) -> FileLock:
+        raise _read_only(path)
+
+    def device_of(self, path: str) -> int:
+        raise _read_only(path)
+
+    def disk_usage(self, path: str) -> tuple[int, int]:
+        raise _read_only(path)
+
+    def free_inodes(self, path: str) -> int | None:
+        raise _read_only(path)
+
+
+def _read_only(path: str) -> OSError:
+    return OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+
+def _by_path(listed: Iterable[ListedFile]) -> dict[str, ListedFile]:
+    return {each.path: each for each in listed}
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _write_content(fd: int, block: bytes, start: int) -> int:
+    """Write a block to its place, without its zeros. Return the number of written bytes."""
+    written = 0
+    for at in range(0, len(block), len(ZEROS)):
+        piece = block[at : at + len(ZEROS)]
+        if piece != ZEROS[: len(piece)]:
+            written += os.pwrite(fd, piece, start + at)
+    return written

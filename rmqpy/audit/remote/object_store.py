@@ -1,0 +1,215 @@
+"""A store in an object store (S3, GCS, …), or in any other file system that fsspec knows.
+
+The driver is the one that fsspec has for the scheme of the URI (s3fs, gcsfs, …), with its own
+settings: environment, profiles, fsspec's configuration files. ``options`` are added to them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from attrs import define, field
+
+from rmqpy.audit.remote.byte_ranges import ListedFile
+from rmqpy.model.errors import ConfigError, NetworkError, RmqError, StoreError
+
+__all__ = ["ObjectStore"]
+
+T = TypeVar("T")
+
+INSTALL: Final = "install it with: pip install 'rmqpy[object-store]'"
+REACH_SECONDS: Final = 20.0
+"""The time for the first answer."""
+LIST_SECONDS: Final = 1800.0
+"""The time for the list of the files: an object store returns a thousand at a time."""
+READ_SECONDS: Final = 120.0
+PATIENCE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "s3": {"config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 2}}},
+}
+"""Options of drivers whose own patience is longer than that of a user in front of a command."""
+SAME: Final = {"s3a": "s3", "s3n": "s3"}
+VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "checksum", "content_md5")
+TIMES: Final = (
+    *("LastModified", "last_modified", "mtime", "updated", "modified", "created"),
+    "modification_time",
+)
+REFUSED: Final = frozenset(
+    ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "RefreshError")
+)
+"""Errors of drivers that mean missing credentials, and are no PermissionError."""
+
+
+@define(slots=True)
+class ObjectStore:
+    """A store below a URI (implements :class:`rmqpy.audit.remote.byte_ranges.ByteRanges`).
+
+    ``options`` are those of the driver; they may be secret, so no text contains their values.
+    """
+
+    root: str
+    options: Mapping[str, Any] = field(factory=dict, repr=False)
+    _system: Any = field(default=None, init=False, repr=False, eq=False)
+    _path: str = field(default="", init=False)
+
+    def listed(self) -> Iterator[ListedFile]:
+        """Return all files. A place that does not answer is given up after some seconds."""
+
+        def reach() -> None:
+            self._system.invalidate_cache()
+            self._system.info(self._path)
+
+        def find() -> Mapping[str, Mapping[str, Any]]:
+            found: Mapping[str, Mapping[str, Any]] = self._system.find(
+                self._path, withdirs=True, detail=True
+            )
+            return found
+
+        self._asked(self._opened, LIST_SECONDS)  # imports the driver
+        self._asked(reach, REACH_SECONDS)
+        found = self._asked(find, LIST_SECONDS)
+        below = f"{self._path.rstrip('/')}/"
+        for name, about in found.items():
+            if name.startswith(below) and name != below:
+                yield _listed(name.removeprefix(below), about)
+
+    def current(self, path: str) -> ListedFile | None:
+        def info() -> Mapping[str, Any]:
+            system = self._opened()
+            system.invalidate_cache()
+            found: Mapping[str, Any] = system.info(self._place(path))
+            return found
+
+        try:
+            return _listed(path, self._asked(info, READ_SECONDS))
+        except StoreError:
+            return None
+
+    def read(self, path: str, start: int, end: int) -> bytes:
+        def read() -> bytes:
+            found: bytes = self._opened().cat_file(self._place(path), start=start, end=end)
+            return found
+
+        return self._asked(read, READ_SECONDS)
+
+    def _place(self, path: str) -> str:
+        return f"{self._path.rstrip('/')}/{path}"
+
+    def _opened(self) -> Any:
+        """Return the driver. Raise ConfigError if it or fsspec is not installed."""
+        if self._system is None:
+            scheme = urlsplit(self.root).scheme.lower()
+            try:
+                import fsspec
+            except ImportError:
+                raise ConfigError(
+                    f"{self.root}: found a URI of {scheme} and no fsspec, expected a local path, or"
+                    f" fsspec and its driver for {scheme}; {INSTALL}"
+                ) from None
+            try:
+                fsspec.get_filesystem_class(scheme)
+            except ImportError as error:
+                raise ConfigError(
+                    f"{self.root}: found a URI of {scheme} without its driver ({error}), expected"
+                    " one that is installed; install it with pip"
+                ) from None
+            except ValueError:
+                raise ConfigError(
+                    f"{self.root}: found a URI of {scheme}, expected a local path, file:///PATH, or"
+                    " a file system that fsspec knows; mount or copy the data, and give its local"
+                    " path"
+                ) from None
+            options = {**PATIENCE.get(SAME.get(scheme, scheme), {}), **self.options}
+            system, self._path = fsspec.core.url_to_fs(self.root, **options)
+            self._system = system
+        return self._system
+
+    def _asked(self, question: Callable[[], T], seconds: float) -> T:
+        """Return the answer to a question. Raise an error with a sentence for the user."""
+        try:
+            return _within(question, seconds)
+        except RmqError:
+            raise
+        except FileNotFoundError:
+            raise StoreError(
+                self.root,
+                "no bucket or file of this name",
+                "a store",
+                "check the URI, and the endpoint of its driver",
+            ) from None
+        except Exception as error:  # noqa: BLE001 - drivers raise what their libraries raise
+            kind = type(error).__name__
+            if isinstance(error, PermissionError) or kind in REFUSED:
+                raise StoreError(
+                    self.root,
+                    f"no permission to read it ({self._told(error)})",
+                    "credentials that may list and read it",
+                    "give those that its driver looks for, in the environment or its profile",
+                ) from None
+            raise NetworkError(
+                f"{self.root}: found no answer ({self._told(error)}), expected that of the object"
+                " store; check the network, and the endpoint and options of its driver"
+            ) from None
+
+    def _told(self, error: Exception) -> str:
+        """Return the first line of an error's text, without values of the options."""
+        lines = str(error).splitlines()
+        text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        for value in _values(self.options):
+            text = text.replace(value, "…")
+        return text
+
+
+def _values(options: Mapping[str, Any]) -> Iterator[str]:
+    for value in options.values():
+        if isinstance(value, Mapping):
+            yield from _values(value)
+        elif isinstance(value, str) and len(value) > 3 and "://" not in value:
+            yield value
+
+
+def _listed(path: str, about: Mapping[str, Any]) -> ListedFile:
+    """Return an entry of a driver. All drivers have ``type`` and ``size``."""
+    if about.get("type") == "directory" or path.endswith("/"):
+        return ListedFile(path=path.rstrip("/"), is_folder=True)
+    mtime_ms = _time_ms(next((about[name] for name in TIMES if about.get(name)), None))
+    version = next((str(about[name]) for name in VERSIONS if about.get(name)), str(mtime_ms))
+    return ListedFile(path=path, size=int(about["size"]), mtime_ms=mtime_ms, version=version)
+
+
+def _time_ms(value: object) -> int:
+    """Return a time as ms since 1970: drivers have objects, seconds, or ISO texts; 0 for none."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return 0
+    if isinstance(value, datetime):
+        return int(value.timestamp() * 1000)
+    return int(value * 1000) if isinstance(value, int | float) else 0
+
+
+def _within(call: Callable[[], T], seconds: float) -> T:
+    """Return what a function returns. Raise TimeoutError after some time: the thread that waits for
+    the answer ends with the process.
+    """
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that asks
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"none within {seconds:.0f} s")
+    return results[0]

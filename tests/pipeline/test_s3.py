@@ -1,0 +1,158 @@
+"""Stores in S3: a server of moto, with s3fs as a user has it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from harness.pipeline import flip_bit
+
+from rmqpy.cli import main
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+StoreOf = Callable[[str], Path]
+Capture = pytest.CaptureFixture[str]
+Upload = Callable[[Path], str]
+
+CLASSIC = "A-classic-clean-v497"
+LOG = "commitlog/00000000000000000000"
+BUCKET = "backups"
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(
+        find_spec("moto") is None or find_spec("s3fs") is None,
+        reason="moto or s3fs is not installed; pip install 'moto[server]' s3fs",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """Start a server of S3 on a free port, and return its URL."""
+    server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "tester")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "not-secret-here")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        # The server is in this process, and its log is not that of the command.
+        patch.setattr(logging.getLogger("werkzeug"), "disabled", True)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
+
+
+@pytest.fixture
+def options(endpoint: str) -> list[str]:
+    return ["--storage-option", f"endpoint_url={endpoint}"]
+
+
+@pytest.fixture
+def upload(endpoint: str) -> Upload:
+    """Return a function that uploads a store and returns its URI."""
+    s3 = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
+    if not s3.exists(BUCKET):
+        s3.mkdir(BUCKET)
+
+    def put(store: Path) -> str:
+        place = f"{BUCKET}/{store.parent.name}/{store.name}"
+        for path in store.rglob("*"):
+            if path.is_file():
+                s3.pipe_file(f"{place}/{path.relative_to(store)}", path.read_bytes())
+        return f"s3://{place}"
+
+    return put
+
+
+def report(root: str, capsys: Capture, *words: str) -> str:
+    """Return exit code and JSON of an audit, without the root."""
+    code = main(["pipeline", "audit", root, "--format", "json", *words])
+    shown = capsys.readouterr()
+    assert code != 1, shown
+    return f"{code} {shown.out}".replace(root, "ROOT")
+
+
+@pytest.mark.parametrize(
+    "node", [CLASSIC, "C-upgraded-v497/n0", "D-dledger-v497/n1", "X-gap_same_file-v497/n1"]
+)
+def test_an_audit_has_the_report_of_the_directory(
+    node: str, store_of: StoreOf, upload: Upload, options: list[str], capsys: Capture
+) -> None:
+    store = store_of(node)
+    local = report(str(store), capsys)
+    assert report(upload(store), capsys, *options) == local
+
+
+def test_spark_has_the_report_of_the_directory(
+    copy_of: StoreOf, upload: Upload, options: list[str], capsys: Capture, spark: SparkSession
+) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    for damaged in (False, True):
+        if damaged:
+            flip_bit(store / LOG, 5000)
+        local = report(str(store), capsys)
+        assert report(upload(store), capsys, "--engine", "spark", *options) == local
+
+
+def test_a_backup_is_certified_and_exported(
+    store_of: StoreOf, upload: Upload, options: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    store = store_of(CLASSIC)
+    uri, out = upload(store), str(tmp_path / "certificate.json")
+    given = [f"here={store}", f"backup={uri}", *options]
+    assert main(["pipeline", "certify", *given, "--out", out]) == 0
+    assert main(["pipeline", "certify", "--check", out, f"backup={uri}", *options]) == 0
+    assert "HOLDS (backup)" in capsys.readouterr().out
+    for root, name in ((str(store), "here"), (uri, "there")):
+        more = options if name == "there" else []
+        assert main(["pipeline", "export", root, "--to", str(tmp_path / name), *more]) == 0
+    names = sorted(path.name for path in (tmp_path / "here").glob("*.parquet"))
+    assert names
+    for each in names:
+        assert (tmp_path / "here" / each).read_bytes() == (tmp_path / "there" / each).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("uri", "sentence"),
+    [
+        ("s3://no-such-bucket/store", "found no bucket or file of this name"),
+        (f"s3://{BUCKET}/no/store", "found no bucket or file of this name"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    uri: str, sentence: str, options: list[str], upload: Upload, capsys: Capture
+) -> None:
+    assert main(["pipeline", "audit", uri, *options]) == 1
+    shown = capsys.readouterr()
+    assert f"{uri}: {sentence}" in shown.err and shown.err.count("\n") == 1
+
+
+def test_a_server_that_is_not_there_is_named(endpoint: str, capsys: Capture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    words = ["--storage-option", f"endpoint_url=http://127.0.0.1:{port}"]
+    assert main(["pipeline", "audit", "s3://bucket/store", *words]) == 1
+    shown = capsys.readouterr()
+    assert "s3://bucket/store: found no answer" in shown.err and shown.err.count("\n") == 1
+
+
+def test_missing_credentials_are_named(
+    endpoint: str, options: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    import_module("s3fs").S3FileSystem.clear_instance_cache()  # It has the credentials.
+    assert main(["pipeline", "audit", "s3://bucket/of/nobody", *options]) == 1
+    assert "found no permission to read it" in capsys.readouterr().err
