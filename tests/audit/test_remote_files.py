@@ -5,6 +5,7 @@ called sound that was not read.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import pickle
@@ -136,6 +137,9 @@ def test_copies_that_are_given_up_are_fetched_again(store_of: StoreOf) -> None:
     files = RemoteFileSystem(FolderRanges(store), copies_bytes=0)
     assert report(files, files.source.root) == report(OsFileSystem(), str(store))
     assert len(os.listdir("/dev/fd")) <= descriptors + 2
+    del files
+    gc.collect()
+    assert len(os.listdir("/dev/fd")) == descriptors
 
 
 def test_a_worker_reads_the_files_as_the_driver_has_listed_them(copy_of: StoreOf) -> None:

@@ -20,7 +20,7 @@ from harness.pipeline import flip_bit
 from rmqpy.audit.remote import object_store
 from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.cli import main
-from rmqpy.model.errors import NetworkError
+from rmqpy.model.errors import ConfigError, NetworkError
 
 StoreOf = Callable[[str], Path]
 Capture = pytest.CaptureFixture[str]
@@ -238,7 +238,7 @@ def test_a_place_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(object_store, "REACH_SECONDS", 0.01)
     try:
         with pytest.raises(NetworkError, match="TimeoutError: none within"):
-            [*ObjectStore("memory://x/y").listed()]
+            ObjectStore("memory://x/y").listed()
     finally:
         hung.set()
 
@@ -250,6 +250,9 @@ def test_a_missing_driver_and_an_unknown_scheme_are_named(
 
     found = refusal(["pipeline", "audit", "nosuch://bucket/store"], capsys)
     assert "found a URI of nosuch, expected a local path, file:///PATH, or" in found
+
+    with pytest.raises(ConfigError, match="found a URI of https, expected a local path"):
+        ObjectStore("https://host/store").listed()
 
     def missing(_scheme: str) -> Any:
         raise ImportError("Install s3fs to access S3")

@@ -128,6 +128,7 @@ NO_WAY: Final = {
     "audit/remote/object_store.py: no bucket or file of this name": USAGE,
     "audit/remote/object_store.py: no permission to read it": "credentials are those of its driver",
     "audit/scan/store_root.py: {}": USAGE,
+    "upgrade/checks/served_store.py: a broker that runs on it": "stop the broker",
     "cli/upgrade/base/replicas.py: {}": USAGE,
     "demo/store_copy.py: no directory commitlog": USAGE,
     "demo/store_copy.py: a store that already runs": USAGE,

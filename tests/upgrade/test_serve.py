@@ -13,10 +13,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
+from harness.pipeline import flip_bit
 
+from rmqpy.cli import main
 from rmqpy.model.errors import NetworkError, RmqError
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.checks.replica import ANSWER_BYTES_MAX, LocalReplica, RemoteReplica
+from rmqpy.upgrade.checks.served_store import ServedStore
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
 serve = pytest.importorskip("rmqpy.upgrade.serve", reason="rmqpy[upgrade] is not installed")
@@ -90,6 +93,11 @@ def store(tmp_path: Path) -> Path:
         f"range?path={FILE}&start={1 << 80}&end={(1 << 80) + 1}",
         f"range?path={FILE}&start=0",
         f"digest?path={FILE}&start=x&end=1",
+        "range?path=rmqpy/upgrade/journal.json&start=0&end=1",
+        "range?path=rmqpy&start=0&end=0",
+        "range?path=commitlog&start=0&end=0",
+        f"range?path=./{FILE}&start=0&end=1",
+        "range?path=%2e%2e/outside&start=0&end=1",
         "digest?path=rmqpy/upgrade/journal.json&start=0&end=1",
         "blocks?path=../outside",
         "blocks",
@@ -271,6 +279,7 @@ def test_broken_answers_are_refused(answering: Callable[..., RemoteReplica], nam
         lambda: replica.digest(FILE, 0, 1),
         lambda: replica.sums("T", 0, 0, 1),
         replica.survey,
+        lambda: list(ServedStore(replica).listed()),
     ):
         with pytest.raises(RmqError):
             ask()
@@ -305,3 +314,63 @@ def test_no_redirect_is_followed(answering: Callable[..., RemoteReplica]) -> Non
     moved = f"HTTP/1.0 302 Found\r\nLocation: {target.address}/v1/clock\r\n\r\n"
     with pytest.raises(RmqError, match="302"):
         answering(moved.encode()).clock_skew_ms()
+
+
+@in_loop
+async def test_the_list_of_files_has_those_of_the_store_only(store: Path) -> None:
+    (store / "rmqpy" / "upgrade").mkdir(parents=True)
+    (store / "rmqpy" / "upgrade" / "journal.json").write_text("secret")
+    (store / "rmqpy" / "format").write_text("1")
+    (store / "circle").symlink_to(store)
+    (store / "gone").symlink_to(store / "nothing")
+    async with served(store) as port:
+        status, body = await answer_of(port, "/v1/files?path=commitlog%2f" + FILE[10:])
+        assert (status, json.loads(body)["files"][0][:3]) == (200, [FILE, False, LARGE_BYTES])
+        own = "rmqpy/upgrade/journal.json"
+        for outside in ("../outside", own, f"circle/{own}", "commitlog", "none"):
+            status, body = await answer_of(port, f"/v1/files?path={outside}")
+            assert (status, json.loads(body)["files"]) == (200, [])
+        (store / "gone").unlink()
+        status, body = await answer_of(port, "/v1/files")
+        names = {row[0] for row in json.loads(body)["files"]}
+        assert {"commitlog", FILE, "rmqpy/format"} <= names and status == 200
+        assert not [name for name in names if "journal" in name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("node", ["A-classic-clean-v497", "C-upgraded-v497/n1"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+@in_loop
+async def test_an_audit_over_the_network_has_the_report_of_the_directory(
+    node: str, is_damaged: bool, copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of(node)
+    if is_damaged:
+        flip_bit(root / FILE, 300)
+    async with served(root) as port:
+        found = []
+        for place in (str(root), f"http://127.0.0.1:{port}"):
+            words = ["pipeline", "audit", place, "--format", "json"]
+            code = await asyncio.to_thread(main, words)
+            found.append(f"{code} {capsys.readouterr().out}".replace(place, "ROOT"))
+    assert found[0] == found[1]
+    assert found[0].startswith("2" if is_damaged else "0")
+
+
+@in_loop
+async def test_the_store_of_a_running_broker_is_not_audited_over_the_network(
+    store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rmqpy.upgrade.checks.requests.find_lock_owner", lambda _path: 1)
+    async with served(store) as port:
+        words = ["pipeline", "audit", f"http://127.0.0.1:{port}"]
+        assert await asyncio.to_thread(main, words) == 1
+    assert "found a broker that runs on it, expected a stopped one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", [b"[]", b"{", b'{"running": false, "files": [[1]]}'])
+def test_a_wrong_list_of_files_is_refused(
+    answer: bytes, answering: Callable[..., RemoteReplica]
+) -> None:
+    with pytest.raises(RmqError, match="found something else as the files"):
+        [*ServedStore(answering(OK + answer)).listed()]

@@ -18,8 +18,9 @@ import errno
 import os
 import tempfile
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 from zlib import crc32
@@ -87,6 +88,8 @@ class RemoteFileSystem:
             self._add(each)
         self._copies: OrderedDict[str, _Copy] = OrderedDict()
         self._lock = threading.Lock()
+        # A worker of Spark has many of these, one after the other.
+        weakref.finalize(self, _close_copies, self._copies)
         self._pool = ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="rmqpy-fetch")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -302,6 +305,12 @@ class RemoteFileSystem:
 
     def free_inodes(self, path: str) -> int | None:
         raise _read_only(path)
+
+
+def _close_copies(copies: Mapping[str, _Copy]) -> None:
+    for copy in copies.values():
+        if copy.fd >= 0:
+            os.close(copy.fd)
 
 
 def _read_only(path: str) -> OSError:

@@ -32,6 +32,8 @@ PATIENCE: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Options of drivers whose own patience is longer than that of a user in front of a command."""
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
+WITHOUT_LIST: Final = ("http", "https")
+"""Schemes of places that say neither the names nor the sizes of their files."""
 VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "checksum", "content_md5")
 TIMES: Final = (
     *("LastModified", "last_modified", "mtime", "updated", "modified", "created"),
@@ -55,26 +57,27 @@ class ObjectStore:
     _system: Any = field(default=None, init=False, repr=False, eq=False)
     _path: str = field(default="", init=False)
 
-    def listed(self) -> Iterator[ListedFile]:
+    def listed(self) -> list[ListedFile]:
         """Return all files. A place that does not answer is given up after some seconds."""
 
         def reach() -> None:
             self._system.invalidate_cache()
             self._system.info(self._path)
 
-        def find() -> Mapping[str, Mapping[str, Any]]:
+        def find() -> list[ListedFile]:
             found: Mapping[str, Mapping[str, Any]] = self._system.find(
                 self._path, withdirs=True, detail=True
             )
-            return found
+            below = f"{self._path.rstrip('/')}/"
+            return [
+                _listed(name.removeprefix(below), about)
+                for name, about in found.items()
+                if name.startswith(below) and name != below
+            ]
 
         self._asked(self._opened, LIST_SECONDS)  # imports the driver
         self._asked(reach, REACH_SECONDS)
-        found = self._asked(find, LIST_SECONDS)
-        below = f"{self._path.rstrip('/')}/"
-        for name, about in found.items():
-            if name.startswith(below) and name != below:
-                yield _listed(name.removeprefix(below), about)
+        return self._asked(find, LIST_SECONDS)
 
     def current(self, path: str) -> ListedFile | None:
         def info() -> Mapping[str, Any]:
@@ -109,6 +112,7 @@ class ObjectStore:
                     f"{self.root}: found a URI of {scheme} and no fsspec, expected a local path, or"
                     f" fsspec and its driver for {scheme}; {INSTALL}"
                 ) from None
+            known = scheme not in WITHOUT_LIST
             try:
                 fsspec.get_filesystem_class(scheme)
             except ImportError as error:
@@ -117,11 +121,13 @@ class ObjectStore:
                     " one that is installed; install it with pip"
                 ) from None
             except ValueError:
+                known = False
+            if not known:
                 raise ConfigError(
                     f"{self.root}: found a URI of {scheme}, expected a local path, file:///PATH, or"
                     " a file system that fsspec knows; mount or copy the data, and give its local"
                     " path"
-                ) from None
+                )
             options = {**PATIENCE.get(SAME.get(scheme, scheme), {}), **self.options}
             system, self._path = fsspec.core.url_to_fs(self.root, **options)
             self._system = system

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options, positive
 from rmqpy.cli.pipeline.engine import print_skipped
-from rmqpy.cli.pipeline.places import storage_options, store_places
+from rmqpy.cli.pipeline.places import place_options, store_places
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.text import count_text
 
@@ -76,7 +76,7 @@ def add_verb(verbs: Commands) -> None:
         metavar="N",
         help="bytes of the log per commit; default 256 MiB",
     )
-    storage_options(append)
+    place_options(append)
     add_log_options(append)
     append.set_defaults(command=_append)
 
@@ -95,7 +95,7 @@ def _append(options: argparse.Namespace) -> int:
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.append import Append
 
-    (place,) = store_places(options.directories, options.storage)
+    (place,) = store_places(options.directories, options)
     plan = _plan(options, place)
     table = _table(options, plan)
     directory = read_directory(plan.files, plan.root)

@@ -22,7 +22,7 @@ from rmqpy.cli.pipeline.engine import (
     store_runners,
     takes_spark,
 )
-from rmqpy.cli.pipeline.places import storage_options, store_places
+from rmqpy.cli.pipeline.places import place_options, store_places
 from rmqpy.model.errors import RmqError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def add_verb(verbs: Commands) -> None:
     )
     engine_option(audit)
     spark_options(audit)
-    storage_options(audit)
+    place_options(audit)
     audit.add_argument(
         "--tables",
         type=output_path,
@@ -77,7 +77,7 @@ def _audit(options: argparse.Namespace) -> int:
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.cli.render_findings import Report
 
-    places = store_places(options.directories, options.storage)
+    places = store_places(options.directories, options)
     as_json = options.format == "json"
     clean = True
     with ExitStack() as stack:

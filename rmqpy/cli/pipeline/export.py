@@ -23,7 +23,7 @@ from rmqpy.cli.pipeline.engine import (
     spark_options,
     takes_spark,
 )
-from rmqpy.cli.pipeline.places import log_bytes, storage_options, store_places
+from rmqpy.cli.pipeline.places import log_bytes, place_options, store_places
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.text import count_text
 
@@ -47,7 +47,7 @@ def add_verbs(verbs: Commands) -> None:
         "--internal-topics", action="store_true", help="include messages of system topics"
     )
     spark_options(export)
-    storage_options(export)
+    place_options(export)
     add_log_options(export)
     export.set_defaults(command=_export)
 
@@ -103,14 +103,15 @@ def _export(options: argparse.Namespace) -> int:
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
 
-    places = store_places(options.directories, options.storage)
+    places = store_places(options.directories, options)
     (place,) = places
     check_target(options.to)
     check_package("pyarrow")
     with ExitStack() as stack:
         # One process, so that the ranges of a file elsewhere share its copy.
         run = map if place.is_remote else local_run(log_bytes(places))
-        if takes_spark(options, places):
+        on_spark = takes_spark(options, places)
+        if on_spark:
             run = partial(map_on_spark, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))
         plan = ExportPlan(
@@ -119,7 +120,7 @@ def _export(options: argparse.Namespace) -> int:
             target=options.to,
             broker_name=options.broker_name,
             internal_topics=options.internal_topics,
-            range_bytes=options.range_bytes,
+            range_bytes=place.range_bytes(options.range_bytes, on_spark=on_spark),
             progress=progress,
             check=place.check_unchanged,
         )

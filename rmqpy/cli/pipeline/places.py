@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rmqpy.audit.checks.engine import AuditOptions
+    from rmqpy.audit.remote.byte_ranges import ByteRanges
     from rmqpy.model.files import FileSystem
 
 ANSWERING: Final = ("http", "https", "ssh")
-"""The schemes of replicas that send their manifest instead of their bytes."""
+"""The schemes of hosts. A replica there sends its manifest instead of its bytes."""
 REMOTE_WORKERS: Final = 8
 """The threads that read a store elsewhere: they wait for its answers."""
 
@@ -44,22 +45,29 @@ class StorePlace:
         if isinstance(self.files, RemoteFileSystem):
             self.files.check_unchanged()
 
-    def divided(self, plan: AuditOptions, *, on_spark: bool) -> AuditOptions:
-        """Return a plan for an audit of a store here or elsewhere.
-
-        Elsewhere, threads wait for answers. A worker of Spark fetches whole files, so a range is
-        one.
-        """
-        from attrs import evolve
-
+    def range_bytes(self, given: int, *, on_spark: bool) -> int:
+        """Return the size of a range: a worker of Spark fetches whole files, so a range is one."""
         from rmqpy.audit.scan.directory import read_logs
+
+        if not (self.is_remote and on_spark):
+            return given
+        return max((given, *(log.file_size for log in read_logs(self.files, self.root))))
+
+    def divided(self, plan: AuditOptions, *, on_spark: bool) -> AuditOptions:
+        """Return a plan for an audit of a store here, or elsewhere: threads wait for answers."""
+        from attrs import evolve
 
         if not self.is_remote:
             return plan
-        if on_spark:
-            sizes = [log.file_size for log in read_logs(self.files, self.root)]
-            plan = evolve(plan, range_bytes=max(plan.range_bytes, *sizes))
-        return evolve(plan, workers=REMOTE_WORKERS)
+        size = self.range_bytes(plan.range_bytes, on_spark=on_spark)
+        return evolve(plan, range_bytes=size, workers=REMOTE_WORKERS)
+
+
+def place_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for stores in object stores, and behind ``rmqpy upgrade serve``."""
+    storage_options(parser)
+    parser.add_argument("--token-file", metavar="FILE", help="token for rmqpy upgrade serve")
+    parser.add_argument("--authority", metavar="FILE", help="certificates to trust, PEM")
 
 
 def storage_options(parser: argparse.ArgumentParser) -> None:
@@ -90,38 +98,53 @@ def storage_option(text: str) -> tuple[str, Any]:
     return key, value
 
 
-def store_places(directories: list[str], storage: list[tuple[str, Any]]) -> list[StorePlace]:
-    """Return the stores in directories of this machine, and below URIs of object stores.
+def store_places(directories: list[str], options: argparse.Namespace) -> list[StorePlace]:
+    """Return the stores in directories of this machine, and below URIs elsewhere.
 
     Raise StoreError if one is not a store, ConfigError if one is a URI that cannot be read, and
     NetworkError if its place does not answer.
     """
     from rmqpy.audit.remote.files import RemoteFileSystem
-    from rmqpy.audit.remote.object_store import ObjectStore
     from rmqpy.audit.scan.store_root import check_store_root
     from rmqpy.model.local_paths import is_elsewhere, local_path
     from rmqpy.store.files.disk import OsFileSystem
 
-    if storage and not any(map(is_elsewhere, directories)):
+    if options.storage and not any(map(is_elsewhere, directories)):
         raise ConfigError(
             "found --storage-option and only directories of this machine, expected the URI of an"
             " object store; omit the option"
         )
     places = []
     for text in directories:
-        if text.partition(":")[0].lower() in ANSWERING and is_elsewhere(text):
-            raise ConfigError(
-                f"{text}: found a URI of a host, expected a directory or the URI of an object"
-                " store; run the command on that host"
-            )
         if is_elsewhere(text):
             root = text.rstrip("/")
-            place = StorePlace(root, RemoteFileSystem(ObjectStore(root, dict(storage))))
+            place = StorePlace(root, RemoteFileSystem(_source(root, options)))
         else:
             place = StorePlace(local_path(text), OsFileSystem())
         check_store_root(place.files, place.root)
         places.append(place)
     return places
+
+
+def _source(root: str, options: argparse.Namespace) -> ByteRanges:
+    """Return the bytes below a URI: those of a host that serves them, or of an object store."""
+    from rmqpy.audit.remote.object_store import ObjectStore
+    from rmqpy.cli.given_files import check_readable, read_token
+    from rmqpy.cli.upgrade.base.hosts import note
+    from rmqpy.upgrade.checks.replica import RemoteReplica
+    from rmqpy.upgrade.checks.served_store import ServedStore
+
+    scheme = root.partition(":")[0].lower()
+    if scheme not in ANSWERING:
+        return ObjectStore(root, dict(options.storage))
+    if scheme == "ssh":
+        raise ConfigError(
+            f"{root}: found a URI of ssh, expected a directory, the address of rmqpy upgrade serve,"
+            " or the URI of an object store; run rmqpy upgrade serve on that host"
+        )
+    check_readable(options.authority, "the certificates to trust")
+    token = read_token(options.token_file)
+    return ServedStore(RemoteReplica(root, root, token, options.authority, note=note))
 
 
 def replica_uri(text: str) -> tuple[str, str] | None:

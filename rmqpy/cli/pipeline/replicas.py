@@ -228,7 +228,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
     uris = dict(filter(None, map(replica_uri, options.replica)))
     options.replica = [text for text in options.replica if _name(text) not in {*saved, *uris}]
     found = {name: LocalReplicaStore(manifest) for name, manifest in saved.items()}
-    places = store_places([*uris.values()], options.storage)
+    places = store_places([*uris.values()], options)
     options.places = dict(zip(uris, places, strict=True))
     with ExitStack() as stack:
         local = [StorePlace(each.root, each.files) for each in local_replicas(options)]

@@ -39,11 +39,12 @@ PART_RECORDS: Final = 8192
 
 
 class LookupPart(InputPartition):
-    """Records of a store that one task reads."""
+    """Records that one task reads of the store at ``root``."""
 
-    def __init__(self, places: tuple[RecordPlace, ...]) -> None:
+    def __init__(self, places: tuple[RecordPlace, ...], root: str) -> None:
         super().__init__(None)
         self.places = places
+        self.root = root
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -102,7 +103,7 @@ class Lookup:
             if (place := place_of(directory, offset)) is not None
         ]
         for first in range(0, len(places), PART_RECORDS):
-            yield LookupPart(tuple(places[first : first + PART_RECORDS]))
+            yield LookupPart(tuple(places[first : first + PART_RECORDS]), root)
 
     def _with_id(self, found: MessageLookup) -> list[int]:
         """Return the message with an id: of the record, or the unique one of the producer."""

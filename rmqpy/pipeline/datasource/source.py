@@ -31,11 +31,14 @@ from pyspark.sql.types import StructType
 from rmqpy import __version__
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.reader import read_confirmed_end
+from rmqpy.audit.remote.files import RemoteFileSystem
+from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.audit.scan.directory import LogFile, read_directory
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.audit.scan.store_root import check_store_root
 from rmqpy.model.errors import ConfigError, StoreError
-from rmqpy.model.local_paths import local_path
+from rmqpy.model.files import FileSystem
+from rmqpy.model.local_paths import is_elsewhere, local_path
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
@@ -83,6 +86,7 @@ STORE_OPTIONS: Final = frozenset(
         "endingTimestamp",
         "propertiesFormat",
         "columns",
+        "storageOptions",
         *LOOKUP_OPTIONS,
     ]
 )
@@ -142,7 +146,7 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 
 class StorePart(InputPartition):
-    """A range of a log file in the store at ``root``."""
+    """A range of a log file in the store at ``root``, or below that URI."""
 
     def __init__(self, work: WorkRange, root: str) -> None:
         super().__init__(None)
@@ -162,7 +166,7 @@ class StoreReader(DataSourceReader):
         self._version = __version__
         self._schema = schema
         self._columns = checked_columns(schema)
-        self._roots = _roots(given)
+        self._stores = _stores(given)
         self._broker_name = given.text("brokerName", None)
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
         self._fails = given.flag("failOnDataLoss", True)
@@ -170,18 +174,22 @@ class StoreReader(DataSourceReader):
         self._lookup = Lookup.of(given)
 
     def partitions(self) -> list[InputPartition]:
-        files = OsFileSystem()
-        for root in self._roots:
+        for root, files in self._stores:
             for unread in find_unread(files, read_directory(files, root).paths):
                 logger.warning(
                     "%s: %s: not read; the rows are what the log has", unread.path, unread.found
                 )
         if self._lookup is not None:
-            return [part for root in self._roots for part in self._lookup.parts(files, root)]
-        return [StorePart(work, root) for root in self._roots for work in self._works(root)]
+            return [
+                part for root, files in self._stores for part in self._lookup.parts(files, root)
+            ]
+        return [
+            StorePart(work, root)
+            for root, files in self._stores
+            for work in self._works(files, root)
+        ]
 
-    def _works(self, root: str) -> Iterator[WorkRange]:
-        files = OsFileSystem()
+    def _works(self, files: FileSystem, root: str) -> Iterator[WorkRange]:
         directory = read_directory(files, root)
         limit = read_confirmed_end(files, directory)
         for log in directory.logs:
@@ -189,7 +197,9 @@ class StoreReader(DataSourceReader):
                 if file.size != log.file_size and self._fails:
                     name = directory.relative(file.path)
                     raise self._loss(root, name, file.first_offset, file.size)
-            yield from split_log(log, directory.root, self._split_bytes, limit)
+            # A task fetches a file elsewhere as a whole.
+            step = max(self._split_bytes, log.file_size if is_elsewhere(root) else 0)
+            yield from split_log(log, directory.root, step, limit)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
@@ -197,13 +207,14 @@ class StoreReader(DataSourceReader):
             yield from project_columns(self._batches(partition), self._schema)
         elif isinstance(partition, LookupPart):
             make = MessageColumns(self._columns, self._broker_name)
-            found = record_batches(OsFileSystem(), partition.places, make, self._filter)
+            files = dict(self._stores)[partition.root]
+            found = record_batches(files, partition.places, make, self._filter)
             yield from project_columns(found, self._schema)
 
     def _batches(self, part: StorePart) -> Iterator[pyarrow.RecordBatch]:
         work = part.work
         log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-        file = file_view(OsFileSystem(), log_file, work.framing, work.limit)
+        file = file_view(dict(self._stores)[part.root], log_file, work.framing, work.limit)
         walk = MessageWalk(file, MessageSelection())
         start = work.start - work.first_offset
         begin = walk.skip(start, frame_before(file, start))
@@ -247,12 +258,33 @@ def filter_of(given: Options) -> MessageFilter:
     return evolve(selection, bounds=bounds)
 
 
-def _roots(given: Options) -> list[str]:
+def _stores(given: Options) -> list[tuple[str, FileSystem]]:
+    """Return the path or URI of each store, and the file system in which it is."""
     paths: list[str] = json.loads(given.text("paths", "[]") or "[]")
     path = given.text("path", None)
     if path is not None:
         paths.append(path)
-    roots = list(map(local_path, paths))
-    for root in roots:
-        check_store_root(OsFileSystem(), root)
-    return roots
+    storage = _storage_options(given)
+    stores: list[tuple[str, FileSystem]] = []
+    for text in paths:
+        if is_elsewhere(text):
+            root = text.rstrip("/")
+            stores.append((root, RemoteFileSystem(ObjectStore(root, storage))))
+        else:
+            stores.append((local_path(text), OsFileSystem()))
+        check_store_root(stores[-1][1], stores[-1][0])
+    return stores
+
+
+def _storage_options(given: Options) -> dict[str, Any]:
+    """Return the options of the driver of an object store. Raise ConfigError unless they are JSON.
+
+    The text may be secret, so no message contains it.
+    """
+    try:
+        found = json.loads(given.text("storageOptions", "{}"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError("found no JSON object as the option storageOptions, expected one")
+    return found

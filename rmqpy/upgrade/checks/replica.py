@@ -41,6 +41,7 @@ ANSWER_BYTES_MAX = {
     "status": 1 << 16,
     "facts": 1 << 20,
     "clock": 64,
+    "files": 1 << 28,
 }
 """The limits of one answer."""
 

@@ -7,16 +7,23 @@ store are read, whatever path a request names.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from attrs import define
 
+from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
+from rmqpy.store.files.paths import own_folder
 from rmqpy.upgrade.checks.replica import RANGE_BYTES_MAX, SUMMED_MAX, LocalReplica
 
 Query = Mapping[str, str]
 Fingerprint = list[tuple[str, int, int]]
 """The path, size in bytes, and time in ms of every file."""
+Row = tuple[str, bool, int, int, str]
+"""Path, whether it is a folder, size in bytes, time in ms, and version of a file."""
+OWN_FORMAT_PATH: Final = "rmqpy/format"
+"""The only file of rmqpy's own folder that an audit reads."""
 
 
 @define(slots=True)
@@ -51,9 +58,11 @@ class ReplicaRequests:
                 return self.replica.facts().encode()
             case "clock":
                 return str(self.replica.plan.now_ms()).encode()
+            case "files":
+                return json.dumps(self._files(query.get("path", ""))).encode()
         raise ValueError(
             "found an unknown request, expected survey, blocks, digest, range, sums, status,"
-            " facts, or clock; use the same rmqpy on all hosts"
+            " facts, clock, or files; use the same rmqpy on all hosts"
         )
 
     def survey(self, query: Query) -> bytes:
@@ -86,7 +95,7 @@ class ReplicaRequests:
         if bytes_max is not None and end - start > bytes_max:
             raise ValueError(f"at most {bytes_max} bytes at a time")
         absolute = self.replica.absolute(path)
-        if all(absolute != each for each in self._directory().every_file()):
+        if not self._is_below(path) and absolute not in self._directory().every_file():
             raise ValueError(f"{path} is not a file of the store")
         return path, start, end
 
@@ -95,6 +104,46 @@ class ReplicaRequests:
         if not 0 <= end - first <= SUMMED_MAX:
             raise ValueError(f"at most {SUMMED_MAX} messages at a time")
         return self.replica.sums(query["topic"], int(query["queue"]), first, end)
+
+    def _is_below(self, path: str) -> bool:
+        """Return whether a relative path names a file of the store that rmqpy did not make."""
+        if not {"", ".", ".."}.isdisjoint(path.split("/")) or "\0" in path:
+            return False
+        files, absolute = self.replica.files, self.replica.absolute(path)
+        own = files.resolve(own_folder(self.replica.root))
+        is_own = files.resolve(absolute).startswith(f"{own}/") and path != OWN_FORMAT_PATH
+        return not is_own and files.exists(absolute) and not files.is_dir(absolute)
+
+    def _files(self, path: str) -> dict[str, object]:
+        """Return the files below the root, or the one at ``path``, and whether a broker runs."""
+        root, files = self.replica.root, self.replica.files
+        if path:
+            rows = [self._row(path)] if self._is_below(path) else []
+        else:
+            rows = list(self._rows("", (files.resolve(root), files.resolve(own_folder(root)))))
+            rows += [self._row(OWN_FORMAT_PATH)] if self._is_below(OWN_FORMAT_PATH) else []
+        return {"running": find_lock_owner(f"{root}/lock") is not None, "files": rows}
+
+    def _rows(self, folder: str, without: tuple[str, ...]) -> Iterator[Row]:
+        """Yield the content of a folder and of its folders, except those ``without``: rmqpy's own,
+        and the ones that lead here, so that a circle of links ends.
+        """
+        files = self.replica.files
+        for entry in files.list_entries(self.replica.absolute(folder)):
+            path = f"{folder}{entry.name}"
+            if not entry.is_dir:
+                yield self._row(path)
+                continue
+            real = files.resolve(self.replica.absolute(path))
+            if real not in without:
+                yield path, True, 0, entry.mtime_ms, ""
+                yield from self._rows(f"{path}/", (*without, real))
+
+    def _row(self, path: str) -> Row:
+        absolute = self.replica.absolute(path)
+        identity = self.replica.files.identity(absolute)
+        mtime_ms = self.replica.files.mtime_ms(absolute)
+        return path, False, identity[1], mtime_ms, "-".join(map(str, identity))
 
     def _fingerprint(self) -> Fingerprint:
         files, plan = self.replica.files, self.replica.plan
