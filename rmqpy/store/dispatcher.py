@@ -185,6 +185,10 @@ class Dispatcher:
                 return self._waits_for_rest(piece, self._scan(piece))
         return not self.behind_bytes
 
+    @property
+    def _is_together(self) -> bool:
+        return self._index is None or self.index_cursor == self.queue_cursor
+
     def _step_ahead(self) -> bool:
         """Let the accelerator dispatch the last write. Return False if that was not possible."""
         if self._accelerator is None:
@@ -199,7 +203,7 @@ class Dispatcher:
                 return True
             scan = self._scan(piece, self.index_cursor)
             set_deliver_times(scan, self._delay_levels)
-            together = self._index is None or self.index_cursor == self.queue_cursor
+            together = self._is_together
             index = self._index if together else None
             packed = pack_records(piece.view, scan, len(scan), with_keys=index is not None)
             self._to_queues(scan, packed)
@@ -220,8 +224,7 @@ class Dispatcher:
 
     def _accelerate(self, piece: ScanRange) -> bool:
         """Let the accelerator perform the step. Return False if Python must perform it."""
-        together = self._index is None or self.index_cursor == self.queue_cursor
-        if self._accelerator is None or not together:
+        if self._accelerator is None or not self._is_together:
             return False
         done = self._accelerator.take(piece, self._on_arrival)
         if done is None:
@@ -232,12 +235,14 @@ class Dispatcher:
 
     def _scan(self, piece: ScanRange, meeting: int = 0) -> Scan:
         """Return the records of one step, but none at or after ``meeting``, the other cursor, so
-        that the two cursors can meet there.
+        that the two cursors can meet there. While they are apart, the accelerator can do nothing,
+        so a step need not end soon for it.
         """
         view = piece.view
         if piece.offset < meeting < piece.offset + len(view):
             view = view[: meeting - piece.offset]
-        limit = STEP_RECORDS if self._accelerator is None else ACCELERATED_STEP_RECORDS
+        may_accelerate = self._accelerator is not None and self._is_together
+        limit = ACCELERATED_STEP_RECORDS if may_accelerate else STEP_RECORDS
         return scan_records(
             view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=limit
         )

@@ -12,6 +12,8 @@ from harness.store import MemoryRig, bodies_of
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import Scan
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
+from rmqpy.store.commitlog.interface import ScanRange
+from rmqpy.store.dispatcher import ArrivalListener
 from rmqpy.store.message_store import MessageStore
 
 POINT = "rmqpy/recovery-point"
@@ -222,4 +224,32 @@ def test_a_queue_offset_that_was_assigned_twice_is_reported(
     assert f"queue {queue_id} of {topic}: no reader sees the message at offset" in caplog.text
     assert store.reader.max_queue_offset(topic, queue_id) == end
     assert len(bodies_of(store)) == COUNT
+    store.shutdown()
+
+
+class IdleAccelerator:
+    """An accelerator that leaves everything to Python."""
+
+    def take(self, piece: ScanRange, listener: ArrivalListener | None) -> None:
+        return None
+
+    def register_queues(self, scan: Scan) -> None:
+        return None
+
+
+def test_a_lagging_index_is_built_in_large_steps_beside_an_accelerator(
+    make_rig: type[MemoryRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step runs every 10 ms: with the few records of a step that leads to the accelerator, an
+    index file of 20 million keys would take 7 hours, all that time without the accelerator.
+    """
+    rig = make_rig(changes={"message_index_enable": False, "mapped_file_size_commit_log": 1 << 20})
+    filled(rig).shutdown()
+    rig.changes["message_index_enable"] = True
+    monkeypatch.setattr("rmqpy.store.dispatcher.SMALL_LAG_BYTES", 0)
+    store = rig.open()
+    store.dispatcher.install_accelerator(IdleAccelerator())
+    rig.put(store, COUNT)
+    assert store.dispatcher.index_behind_bytes
+    assert not store.catch_up_index(), "one step is enough for so few records"
     store.shutdown()
