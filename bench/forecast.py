@@ -62,6 +62,7 @@ from rmqpy.testing.blocking_connection import BlockingConnection
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess, python_environment
+from rmqpy.upgrade.runbook import commands_until
 
 MEMBERS: Final = ("n0", "n1", "n2")
 ROLES: Final = ("ASYNC_MASTER", "SLAVE", "SLAVE")
@@ -245,18 +246,6 @@ class JavaGroup:
         return next(name for name, each in self.brokers.items() if each.address == address)
 
 
-def way(runbook: Sequence[str], until: str) -> tuple[list[str], list[str]]:
-    """Return the command that writes group.toml, and those of the way that ends in a state."""
-    text = "\n".join(runbook)
-    part = next(each for each in text.split("\n\n") if f"--until {until} " in each)
-    lines = [each for each in part.splitlines() if each and not each.startswith("#")]
-    end = next(number for number, line in enumerate(lines) if f"--until {until} " in line)
-    init = [
-        each.replace(THIRD, "n2.conf") for each in lines if each.startswith("rmqpy upgrade init")
-    ]
-    return init, [each for each in lines[: end + 1] if each not in init and "init" not in each]
-
-
 def rehearse(group: JavaGroup, load: MasterLoad, folder: Path) -> dict[str, Any]:
     """Rehearse beside the load, and return the report."""
     command = [sys.executable, "-m", "rmqpy.cli", "rehearse", "-n", group.namesrv.address]
@@ -274,9 +263,9 @@ async def carry_out(
     group: JavaGroup, report: Mapping[str, Any]
 ) -> tuple[dict[str, float], int, int]:
     """Carry out the runbook; return the pauses, and how many messages were sent and lost."""
-    init, there = way(report["runbook"], "dledger")
-    _, back = way(report["runbook"], "returned")
-    group.sh(init)
+    init, *there = commands_until(report["runbook"], "dledger")
+    verify, *back = commands_until(report["runbook"], "returned")[1 + len(there) :]
+    group.sh([init.replace(THIRD, "n2.conf")])
     group.write_commands()
     actual = {}
     async with SendWorkload(group.namesrv.address, report["walk"]["per_second"]) as load:
@@ -292,6 +281,7 @@ async def carry_out(
         actual[LOST_LEADER] = load.longest_gap_s()
         await asyncio.to_thread(group.sh, [f"sh start-{leader}"])
         await load.wait_for(2 * WARM_UP)
+        await asyncio.to_thread(group.sh, [verify])
         load.longest_gap_s()
         await asyncio.to_thread(group.sh, back)
         await load.wait_for(WARM_UP)
@@ -328,7 +318,7 @@ def measure(root: Path, old_log: Path, generator: Path) -> Run:
         actual, acknowledged, lost = asyncio.run(carry_out(group, report))
     return Run(
         p99_ms={each: statistics.median(load.p99_ms[each]) for each in PHASES if load.p99_ms[each]},
-        forecast=report["walk"]["pauses"],
+        forecast=report["forecast"],
         actual=actual,
         acknowledged=acknowledged,
         lost=lost,

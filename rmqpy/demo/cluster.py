@@ -69,16 +69,17 @@ class DemoCluster:
     namesrv: ServerProcess = field(init=False)
     brokers: dict[str, ServerProcess] = field(init=False, factory=dict)
     _ports: list[PortBlock] = field(init=False, factory=list)
-    _peers: str = field(init=False)
+    peers: Mapping[str, str] = field(init=False)
+    """The addresses at which the members of a DLedger group reach each other."""
 
     def __attrs_post_init__(self) -> None:
         site = RmqpySite(self.folder)
         self.namesrv = site.namesrv("namesrv", self._block(1).first)
         ports = [self._block(1).first for _ in MEMBERS]
         pairs = zip(MEMBERS, ports, strict=True)
-        self._peers = ";".join(f"{member}-{LOOPBACK}:{port}" for member, port in pairs)
+        self.peers = {member: f"{LOOPBACK}:{port}" for member, port in pairs}
         for number, member in enumerate(MEMBERS):
-            role = "SLAVE" if number == 1 else "ASYNC_MASTER"
+            role = "SLAVE" if number else "ASYNC_MASTER"
             spec = BrokerSpec(
                 port=self._block(BROKER_PORT_COUNT).broker_port,
                 namesrv=self.namesrv.address,
@@ -90,7 +91,7 @@ class DemoCluster:
                     **self.settings,
                     **NEVER_CLEANED,
                     "brokerRole": role,
-                    "brokerId": "1" if number == 1 else "0",
+                    "brokerId": str(number),
                     "autoCreateTopicEnable": "true",
                     "haFetchFromBeginning": "true",
                     **(group_settings(self.broker_name, ports, number) if self.dledger else {}),
@@ -130,10 +131,14 @@ class DemoCluster:
         nothing, and stop them when they have the same end. A member that was killed builds the last
         file of its key index again, which a stop leaves to the next start; so wait for it first.
         """
-        await self._until("a key index is not complete", self._is_indexed, INDEX_SECONDS)
+        await self.indexed()
         await asyncio.to_thread(self._fence)
         await self.level()
         await self.stop(*MEMBERS)
+
+    async def indexed(self) -> None:
+        """Wait until the key index of each member is complete but for what a stop completes."""
+        await self._until("a key index is not complete", self._is_indexed, INDEX_SECONDS)
 
     async def level(self) -> None:
         """Wait until all members have the same committed end; only without senders it stays."""
@@ -177,7 +182,10 @@ class DemoCluster:
         return "same" if len(ends) == 1 else None
 
     def _is_indexed(self) -> str | None:
-        lags = (int(self._runtime(member)["indexBehindBytes"]) for member in MEMBERS)
+        try:
+            lags = [int(self._runtime(member)["indexBehindBytes"]) for member in MEMBERS]
+        except NetworkError:  # A member that was started a moment ago.
+            return None
         return "indexed" if max(lags) <= INDEX_LAG_BYTES else None
 
     def _runtime(self, member: str) -> dict[str, str]:
@@ -202,11 +210,8 @@ class DemoCluster:
         return "level" if end == committed else None
 
     def _status(self, member: str) -> dict[str, Any] | None:
-        server = self.brokers[member]
-        if not server.running:
-            return None
         try:
-            with BlockingConnection(server.address, 2.0) as connection:
+            with BlockingConnection(self.brokers[member].address, 2.0) as connection:
                 reply = connection.call(RemotingCommand.request(RequestCode.RMQPY_DLEDGER_STATUS))
         except NetworkError:
             return None
@@ -232,7 +237,7 @@ class DemoCluster:
             )
             replicas.append(LocalReplica(OsFileSystem(), plan))
         options = SwitchOptions(
-            peers=self._peers,
+            peers=";".join(f"{member}-{peer}" for member, peer in self.peers.items()),
             self_ids={member: member for member in MEMBERS},
             roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
             reads_version=2 if version_2 else 1,

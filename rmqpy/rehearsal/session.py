@@ -35,7 +35,7 @@ from rmqpy.store.files.disk import OsFileSystem, physical_memory_bytes
 from rmqpy.upgrade.checks.findings import Group
 from rmqpy.upgrade.checks.group_checks import run_checks
 from rmqpy.upgrade.checks.replica import LocalReplica
-from rmqpy.upgrade.checks.summary import CheckSummary, summarize
+from rmqpy.upgrade.checks.summary import summarize
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.plan.survey import SurveyPlan
 
@@ -72,6 +72,8 @@ class Session:
     scheduler: AsyncioScheduler
     copied_end: int = field(default=0, init=False)
     """The end of the copy after ``copy``."""
+    reads_version: int = field(default=1, init=False)
+    """The version of records that readers of the copy must know, after ``copy``."""
 
     async def copy(self, show: Callable[[CopyStatus], None]) -> CheckedCopy:
         """Copy the group and check the copy. Raises RmqError if the copy cannot be completed;
@@ -84,13 +86,16 @@ class Session:
         facts = self.facts
         self.copied_end = end
         workspace.write_tables(tables)
-        summary = await asyncio.to_thread(_check, workspace, facts.name, self.scheduler.now_ms)
+        group = _checked(workspace, facts.name, self.scheduler.now_ms)
+        summary = await asyncio.to_thread(lambda: summarize(group, run_checks(group)))
+        self.reads_version = 2 if any(each.version_2 for each in group.surveys) else 1
         return CheckedCopy(
             broker_name=facts.name,
             master=facts.master,
             begin=begin,
             end=end,
             summary=summary,
+            reads_version=self.reads_version,
         )
 
     async def follow(self, show: Callable[[CopyStatus], None], due_ms: int) -> None:
@@ -179,7 +184,7 @@ class Session:
             "show": say,
         }
         if not facts.controlled:
-            return Walk(**options)
+            return Walk(**options, reads_version=self.reads_version)
         epochs = tuple(e for e in workspace.epochs if e.start_offset <= self.copied_end)
         return WayBack(**options, epochs=epochs, copies=whole)
 
@@ -252,7 +257,7 @@ def _dialler(plan: RehearsalPlan, facts: RehearsedGroup, scheduler: AsyncioSched
     return partial(dial, scheduler=scheduler, tls=tls, bytes_per_second=lambda: rate)
 
 
-def _check(workspace: Workspace, name: str, now_ms: Callable[[], int]) -> CheckSummary:
+def _checked(workspace: Workspace, name: str, now_ms: Callable[[], int]) -> Group:
     settings = load_broker_configuration(workspace.config, {}, {}).configuration.store
     plan = SurveyPlan(
         name=name,
@@ -261,5 +266,4 @@ def _check(workspace: Workspace, name: str, now_ms: Callable[[], int]) -> CheckS
         settings=settings,
         now_ms=now_ms,
     )
-    group = Group((LocalReplica(workspace.files, plan),))
-    return summarize(group, run_checks(group))
+    return Group((LocalReplica(workspace.files, plan),))

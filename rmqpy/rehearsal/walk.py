@@ -1,8 +1,8 @@
 """The whole way on snapshots of a copy: switch, a killed leader, verify, leave, verify.
 
 Three members run on free loopback ports, as separate processes, with their own name server; a
-producer never stops sending. The steps are those of ``rmqpy upgrade``, on the files of the copy, so
-that what the upgrade will do has been done once, and its time is known.
+producer never stops sending. What is carried out is the runbook of ``rmqpy upgrade``, one command
+after the other, so that what an operator will do has been done once, and its time is known.
 """
 
 from __future__ import annotations
@@ -19,17 +19,24 @@ from attrs import asdict, define, field
 
 from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.audit.replicas.certificate_text import certificate_lines
-from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.client.pull_consumer import PullConsumer
-from rmqpy.demo.cluster import MEMBERS, DemoCluster
+from rmqpy.demo.cluster import DemoCluster
 from rmqpy.demo.comparison import read_all_topics
 from rmqpy.demo.store_copy import queues_on_disk
 from rmqpy.demo.workload import LOAD_TOPIC, SendWorkload
-from rmqpy.upgrade.checks.group_checks import run_checks
-from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_switch
+from rmqpy.rehearsal.walk_group import RunbookLineError, WalkGroup
+from rmqpy.upgrade.runbook import (
+    RMQPY,
+    RunbookGroup,
+    commands_until,
+    leave_runbook,
+    switch_runbook,
+)
 
 WARM_UP = 50
 """The messages that are acknowledged before a pause is measured, and after it."""
+
+VERIFY = "rmqpy upgrade verify"
 
 TO_DLEDGER, LOST_LEADER, BACK = "to DLedger", "a lost leader", "back to master and slaves"
 
@@ -62,43 +69,96 @@ class WalkResult:
 
 @define(slots=True, kw_only=True, eq=False, repr=False)
 class Walk:
-    """One walk on the stores in ``folder``. ``show`` receives the name of each step."""
+    """One walk on the stores in ``folder``. ``show`` receives the name of each step.
+
+    ``reads_version`` is that of the records which the brokers read that run the group after the way
+    back: 2 for those of 5.x.
+    """
 
     folder: Path
     broker_name: str
     settings: Mapping[str, str]
     per_second: float
     show: Callable[[str], None]
+    reads_version: int = 1
     _cluster: DemoCluster = field(init=False)
     _steps: list[StepTime] = field(factory=list, init=False)
     _pauses: dict[str, float] = field(factory=dict, init=False)
     _verdicts: list[str] = field(factory=list, init=False)
     _reasons: list[str] = field(factory=list, init=False)
-    _version_2: bool = field(default=False, init=False)
 
     async def run(self) -> WalkResult:
         """Go there and back. Raises RmqError or OSError if a step cannot be carried out."""
         self._cluster = cluster = DemoCluster(self.folder, self.settings, self.broker_name)
+        group = WalkGroup(cluster)
         try:
+            await asyncio.to_thread(group.write)
             await asyncio.to_thread(cluster.namesrv.start)
             async with self._step("start the master and its slave"):
-                await cluster.start("n0", "n1")
+                await group.start("n0", "n1")
                 await cluster.master_is_known()
                 await cluster.slave_has_all()
-            with _expected_outages():
-                async with SendWorkload(cluster.namesrv.address, self.per_second) as load:
-                    if (before := await self._to_dledger(load)) is not None:
-                        await self._lose_the_leader(load)
-                        await self._back(load, before)
+            async with SendWorkload(cluster.namesrv.address, self.per_second) as load:
+                with _expected_outages():
+                    await self._there_and_back(group, load)
             lost = 0
             if not self._reasons:
                 lost = len(set(load.acknowledged) - await self._read_load())
             if lost:
                 self._reasons.append(f"{lost} acknowledged messages are missing after the way back")
-            await cluster.stop(*MEMBERS)
         finally:
-            cluster.close()
+            await asyncio.to_thread(group.close)
         return self._result(len(load.acknowledged), lost)
+
+    async def _there_and_back(self, group: WalkGroup, load: SendWorkload) -> None:
+        """Carry out both runbooks, until a line of one is refused or finds differences."""
+        spec = group.spec
+        runbook = RunbookGroup(
+            members=spec.members, brokers=RMQPY, reads_version=self.reads_version
+        )
+        try:
+            async with self._pause(TO_DLEDGER, load):
+                await self._carry_out(group, commands_until(switch_runbook(runbook), "dledger"))
+            await self._lose_the_leader(group, load)
+            await self._carry_out(group, [VERIFY], "after the switch")
+            back = commands_until(leave_runbook(runbook), "returned")
+            async with self._pause(BACK, load):
+                await self._carry_out(group, back, "after the way back")
+        except RunbookLineError as error:
+            self._reasons.append(str(error))
+
+    async def _lose_the_leader(self, group: WalkGroup, load: SendWorkload) -> None:
+        cluster = self._cluster
+        leader = await cluster.leader()
+        async with self._pause(LOST_LEADER, load), self._step("replace a leader that was killed"):
+            await asyncio.to_thread(group.kill, leader)
+            await load.wait_for(WARM_UP)
+        await self._carry_out(group, [group.start_line(leader)])
+        async with self._step(f"wait for the key index of {leader}"):
+            await cluster.indexed()
+
+    async def _carry_out(self, group: WalkGroup, lines: list[str], when: str = "") -> None:
+        for line in lines:
+            async with self._step(line):
+                await group.run(line)
+            if line == VERIFY:
+                written = self.folder / "certificate.json"
+                certificate = Certificate.decode(await asyncio.to_thread(written.read_bytes))
+                self._judge(certificate, when)
+
+    def _judge(self, certificate: Certificate, when: str) -> None:
+        self._verdicts.append(f"{when}: {certificate.verdict}")
+        if not certificate.holds:
+            self._reasons += [f"{when}: {line}" for line in certificate_lines(certificate)]
+
+    @asynccontextmanager
+    async def _pause(self, cause: str, load: SendWorkload) -> AsyncIterator[None]:
+        """Measure for how long no send is acknowledged because of what is done meanwhile."""
+        await load.wait_for(WARM_UP)
+        load.longest_gap_s()
+        yield
+        await load.wait_for(WARM_UP)
+        self._pauses[cause] = load.longest_gap_s()
 
     def _result(self, acknowledged: int, lost: int) -> WalkResult:
         return WalkResult(
@@ -110,71 +170,6 @@ class Walk:
             per_second=self.per_second,
             reasons=tuple(self._reasons),
         )
-
-    async def _to_dledger(self, load: SendWorkload) -> Manifest | None:
-        """Switch; return the state before, or None if the checks prevent it."""
-        cluster = self._cluster
-        await load.wait_for(WARM_UP)
-        load.longest_gap_s()
-        async with self._step("stop the master and its slave"):
-            await cluster.stop("n0", "n1")
-        async with self._step("check"):
-            context = cluster.context()
-            await asyncio.to_thread(run_checks, context.group)
-            before = context.group.survey("n0").manifest
-            self._version_2 = any(each.version_2 for each in context.group.surveys)
-        async with self._step("plan, apply"):
-            await cluster.carry_out(context, plan_alignment, "aligned")
-        async with self._step("check again"):
-            context = cluster.context()
-            found = await asyncio.to_thread(run_checks, context.group)
-        left = [each for each in found if not each.is_note]
-        if left:
-            self._reasons += [f"[{each.check}] {each.replica}: {each.text}" for each in left]
-            return None
-        async with self._step("switch"):
-            await cluster.carry_out(context, plan_switch, "switched")
-        async with self._step("start the members, elect a leader"):
-            await cluster.start(*MEMBERS)
-            await cluster.leader()
-            await load.wait_for(WARM_UP)
-        self._pauses[TO_DLEDGER] = load.longest_gap_s()
-        return before
-
-    async def _lose_the_leader(self, load: SendWorkload) -> None:
-        cluster = self._cluster
-        leader = await cluster.leader()
-        load.longest_gap_s()
-        async with self._step("replace a leader that was killed"):
-            cluster.brokers[leader].kill()
-            await load.wait_for(WARM_UP)
-        self._pauses[LOST_LEADER] = load.longest_gap_s()
-        await cluster.start(leader)
-
-    async def _back(self, load: SendWorkload, before: Manifest) -> None:
-        cluster = self._cluster
-        await load.wait_for(WARM_UP)
-        load.longest_gap_s()
-        async with self._step("fence and stop the members"):
-            await cluster.stop_group()
-        async with self._step("verify"):
-            self._judge(await asyncio.to_thread(cluster.certificate, before), "after the switch")
-        async with self._step("leave"):
-            context = cluster.context(self._version_2)
-            await cluster.carry_out(context, plan_leaving, "left")
-        async with self._step("verify again"):
-            certificate = await asyncio.to_thread(cluster.certificate, before)
-            self._judge(certificate, "after the way back")
-        async with self._step("start the master and its slave again"):
-            await cluster.start("n0", "n1")
-            await cluster.master_is_known()
-            await load.wait_for(WARM_UP)
-        self._pauses[BACK] = load.longest_gap_s()
-
-    def _judge(self, certificate: Certificate, when: str) -> None:
-        self._verdicts.append(f"{when}: {certificate.verdict}")
-        if not certificate.holds:
-            self._reasons += [f"{when}: {line}" for line in certificate_lines(certificate)]
 
     async def _read_load(self) -> set[str]:
         """Return the keys of all messages of the load that a consumer receives."""

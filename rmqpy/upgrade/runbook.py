@@ -8,7 +8,7 @@ text names them and their hosts, and ``run`` ends there with exit code 2 until t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import define
 
@@ -22,13 +22,26 @@ class RunbookGroup:
     """The group for which a runbook is printed.
 
     ``brokers`` is the kind that runs (java, rmqpy). ``init`` has the arguments of ``rmqpy upgrade
-    init`` if there is no ``group.toml`` yet.
+    init`` if there is no ``group.toml`` yet. ``reads_version`` is the version of records that the
+    brokers read which run the group after the way back: 2 for those of 5.x.
     """
 
     members: Sequence[MemberSpec]
     brokers: str
     init: Sequence[str] = ()
     broker_name: str = "BROKERNAME"
+    reads_version: int = 1
+
+
+def commands_until(lines: Iterable[str], state: str) -> list[str]:
+    """Return the commands of a runbook up to the one that waits for ``state``."""
+    commands: list[str] = []
+    for line in lines:
+        if line and not line.startswith("#"):
+            commands.append(line)
+        if f" --until {state} " in line:
+            return commands
+    raise ValueError(f"no line of the runbook waits for {state}")
 
 
 def switch_runbook(group: RunbookGroup) -> Iterator[str]:
@@ -116,7 +129,7 @@ def leave_runbook(group: RunbookGroup) -> Iterator[str]:
     yield from _by_hand(members, brokers, "stop")
     yield "rmqpy upgrade run --until halted --yes"
     yield "# 2. Plan the way back, read the plan, carry it out."
-    yield "rmqpy upgrade leave"
+    yield "rmqpy upgrade leave" + (" --reader 5" if group.reads_version == 2 else "")
     yield "rmqpy upgrade apply --dry-run"
     yield "rmqpy upgrade apply"
     yield "# 3. Prove it."
