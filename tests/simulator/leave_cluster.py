@@ -10,7 +10,7 @@ everything that was acknowledged, or the group goes on, without a trace of the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from attrs import define, evolve
@@ -25,7 +25,7 @@ from rmqpy.broker.processors.admin.broker_config import SettingsFile
 from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.broker.replication.leave_protocol import SLAVE
 from rmqpy.broker.replication.role import RoleChange
-from rmqpy.broker.replication.switch_protocol import SwitchPlan, SwitchStage
+from rmqpy.broker.replication.switch_protocol import SwitchPlan, SwitchRecord, SwitchStage
 from rmqpy.config.keys import BrokerRole
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.codes import RequestCode
@@ -284,10 +284,11 @@ class LeaveCluster(LiveCluster[MemberHost | SlaveHost]):
     @property
     def leaving(self) -> Sequence[MemberHost]:
         """The members of the leave that was decided."""
-        record = self.slave.journal.read()
-        if record is None:
+        journal = self.slave.journal
+        if not journal.files.exists(journal.path):
             raise InvariantViolationError("the slave is master without a decision on its disk")
-        return [each for each in self.members if each.name in record.plan.brokers]
+        brokers = _brokers_of(journal.path, journal.files.read_bytes(journal.path))
+        return [each for each in self.members if each.name in brokers]
 
     def check_end(self) -> None:
         running = {each.name: each.running for each in self.members}
@@ -308,3 +309,9 @@ class LeaveCluster(LiveCluster[MemberHost | SlaveHost]):
         for name, each in running.items():
             assert each is not None
             check_messages(name, each.store, self.acknowledged)
+
+
+@lru_cache(maxsize=4)
+def _brokers_of(path: str, record: bytes) -> frozenset[str]:
+    """Return the brokers of a recorded leave, which is asked for after every event."""
+    return frozenset(SwitchRecord.decode(path, record).plan.brokers)
