@@ -24,8 +24,9 @@ from rmqpy.upgrade.runbook import (
 
 MEMBERS = 3
 JAVA_STOP_S = 5.0
-"""What a broker of Java 4.9 needs to stop, in s, most of it in fixed waits; two took 9 to 11 s
-(bench/forecast.py). A rehearsal cannot measure it: nothing of the group is stopped.
+"""What a broker of Java 4.9 needs to stop, in s, most of it in fixed waits; two took 5.5 to 12.4 s
+(bench/results/2026-11-29-forecast.json). A rehearsal cannot measure it: nothing of the group is
+stopped.
 """
 _LOOPBACK = ("127.", "localhost")
 
