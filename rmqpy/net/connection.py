@@ -319,6 +319,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    @property
+    def state(self) -> str:
+        """The peer, and what is known of the transport: for the log."""
+        transport = self._transport
+        kind = type(transport).__name__ if transport is not None else "no transport"
+        ends = "closing" if transport is not None and transport.is_closing() else "open"
+        return f"{self.peer[0]}:{self.peer[1]} ({kind}, {ends}, {self.pending_bytes} bytes unsent)"
+
     def flush(self) -> None:
         if not self._out or self._transport is None or self.closed:
             return

@@ -610,6 +610,36 @@ def test_close_does_not_wait_for_a_peer_that_does_not_read(
     in_loop(main)
 
 
+def test_close_does_not_wait_for_a_connection_that_does_not_end(
+    in_loop: InLoop,
+    handler: EchoHandler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker did not stop for a minute after SIGTERM because of one."""
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        server = RemotingServer(handler, scheduler, ConnectionLimits(linger_ms=1))
+        address = await server.listen("127.0.0.1", 0)
+        peer = socket.create_connection(address)
+        peer.sendall(frame(code=999))
+        await until(lambda: handler.channels)
+        connection = handler.channels[0]
+        with monkeypatch.context() as stuck:
+            stuck.setattr(RemotingConnection, "close", lambda _: None)
+            stuck.setattr(RemotingConnection, "abort", lambda _: None)
+            await server.close()
+        port = peer.getsockname()[1]
+        assert f"127.0.0.1:{port} (" in caplog.text and "open, 0 bytes unsent)" in caplog.text
+        assert isinstance(connection, RemotingConnection)
+        connection.abort()
+        await until(lambda: handler.closed)
+        peer.close()
+
+    monkeypatch.setattr("rmqpy.net.server.server.ABORTED_S", 0.01)
+    in_loop(main)
+
+
 def test_a_written_buffer_may_be_reused_immediately(in_loop: InLoop, handler: EchoHandler) -> None:
     async def main(scheduler: SkewedScheduler) -> None:
         server, address = await start_server(scheduler, handler)

@@ -34,6 +34,7 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 logger = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
+ABORTED_S = 5.0
 """The interval in ms at which a full server logs the number of rejected connections."""
 FAULTS_LOGGED_MAX = 10
 """The number of protocol errors that are logged in that interval; all are counted."""
@@ -209,13 +210,23 @@ class RemotingServer:
                     "aborting %d connections whose peers did not read the last bytes",
                     len(self._connections),
                 )
-                for connection in list(self._connections):
-                    connection.abort()
-                await self._all_gone.wait()
+                self.abort_connections()
+                await self._aborted_end()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         if self._watch is not None:
             self._watch.stop()
+
+    async def _aborted_end(self) -> None:
+        """Wait until aborted connections have ended, which takes one turn of the loop. A stop of
+        the process does not depend on one that does not end.
+        """
+        try:
+            async with asyncio.timeout(ABORTED_S):
+                await self._all_gone.wait()
+        except TimeoutError:
+            states = "; ".join(connection.state for connection in self._connections)
+            logger.error("leaving connections that did not end when aborted: %s", states)
 
     def abort_connections(self) -> None:
         """Close all connections immediately; queued replies are dropped."""
