@@ -33,7 +33,12 @@ from rmqpy.model.errors import (
     RequestTimeoutError,
     RmqError,
 )
-from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection
+from rmqpy.net.connection import (
+    ConnectionLimits,
+    LoopTurns,
+    RemotingConnection,
+    wait_for_aborted,
+)
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.tls import TlsContext
 from rmqpy.remoting.channel import Reply, RequestHandler
@@ -235,7 +240,7 @@ class RemotingClient:
             except TimeoutError:
                 for connection in list(self._by_connection):
                     connection.abort()
-                await self._all_gone.wait()
+                await wait_for_aborted(self._all_gone, self._by_connection)
         if self._connecting:
             await asyncio.wait(self._connecting)
         if self._sweep_timer is not None:

@@ -20,9 +20,10 @@ Invariants: ``closed`` never becomes False again; each ``connected`` is followed
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast
 
 from attrs import define, field
@@ -38,6 +39,9 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 READ_SIZE = 128 * 1024
 """The default size of one read. All connections of an owner share the buffer."""
 
+logger = logging.getLogger(__name__)
+
+ABORTED_S = 5.0
 FLUSH_AT = 256 * 1024
 """The size from which collected replies are passed to the transport before the turn ends."""
 
@@ -549,6 +553,20 @@ class ServedConnection(RemotingConnection):
         self.waited_ms = 0
         if nbytes == len(self.turns.buffer) and not self.closed:
             self.mark_unread()
+
+
+async def wait_for_aborted(
+    all_gone: asyncio.Event, connections: Iterable[RemotingConnection]
+) -> None:
+    """Wait until aborted connections have ended, which takes one turn of the loop. A stop of the
+    process does not depend on one that does not end.
+    """
+    try:
+        async with asyncio.timeout(ABORTED_S):
+            await all_gone.wait()
+    except TimeoutError:
+        states = "; ".join(connection.state for connection in connections)
+        logger.error("leaving connections that did not end when aborted: %s", states)
 
 
 def _recv_queue_bytes(fd: int) -> int:

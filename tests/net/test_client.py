@@ -11,7 +11,7 @@ from harness.net import EchoHandler, InLoop, SkewedScheduler, until
 from rmqpy.acl.signature import Credentials
 from rmqpy.model.errors import ConnectionLostError, NetworkError, RmqError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
-from rmqpy.net.connection import ConnectionLimits
+from rmqpy.net.connection import ConnectionLimits, RemotingConnection
 from rmqpy.net.server.server import RemotingServer
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
@@ -411,6 +411,30 @@ def test_callback_requests_to_a_peer_that_does_not_read_are_refused(in_loop: InL
             await client.close()
             assert len(outcomes.all) == 20
 
+    in_loop(main)
+
+
+def test_close_does_not_wait_for_a_connection_that_does_not_end(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen(1)
+            host, port = server.getsockname()
+            limits = ClientLimits(connection=ConnectionLimits(linger_ms=1))
+            client = RemotingClient(scheduler, limits)
+            await client.invoke_oneway(f"{host}:{port}", request())
+            with monkeypatch.context() as stuck:
+                stuck.setattr(RemotingConnection, "close", lambda _: None)
+                stuck.setattr(RemotingConnection, "abort", lambda _: None)
+                await client.close()
+            assert f"did not end when aborted: {host}:{port} (" in caplog.text
+            (connection,) = client._by_connection
+            connection.abort()
+            await until(lambda: not client._by_connection)
+
+    monkeypatch.setattr("rmqpy.net.connection.ABORTED_S", 0.01)
     in_loop(main)
 
 

@@ -636,7 +636,7 @@ def test_close_does_not_wait_for_a_connection_that_does_not_end(
         await until(lambda: handler.closed)
         peer.close()
 
-    monkeypatch.setattr("rmqpy.net.server.server.ABORTED_S", 0.01)
+    monkeypatch.setattr("rmqpy.net.connection.ABORTED_S", 0.01)
     in_loop(main)
 
 

@@ -22,7 +22,13 @@ from attrs import define
 
 from rmqpy.config.security import TlsMode
 from rmqpy.model.errors import ConfigError, RemoteProtocolError
-from rmqpy.net.connection import ConnectionLimits, LoopTurns, RemotingConnection, ServedConnection
+from rmqpy.net.connection import (
+    ConnectionLimits,
+    LoopTurns,
+    RemotingConnection,
+    ServedConnection,
+    wait_for_aborted,
+)
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets, watches_descriptors
 from rmqpy.net.server.stall_detector import StallDetector
@@ -34,7 +40,6 @@ from rmqpy.remoting.frame_decoder import FrameDecoder
 logger = logging.getLogger(__name__)
 
 LOG_PERIOD_MS = 60_000
-ABORTED_S = 5.0
 """The interval in ms at which a full server logs the number of rejected connections."""
 FAULTS_LOGGED_MAX = 10
 """The number of protocol errors that are logged in that interval; all are counted."""
@@ -211,22 +216,11 @@ class RemotingServer:
                     len(self._connections),
                 )
                 self.abort_connections()
-                await self._aborted_end()
+                await wait_for_aborted(self._all_gone, self._connections)
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         if self._watch is not None:
             self._watch.stop()
-
-    async def _aborted_end(self) -> None:
-        """Wait until aborted connections have ended, which takes one turn of the loop. A stop of
-        the process does not depend on one that does not end.
-        """
-        try:
-            async with asyncio.timeout(ABORTED_S):
-                await self._all_gone.wait()
-        except TimeoutError:
-            states = "; ".join(connection.state for connection in self._connections)
-            logger.error("leaving connections that did not end when aborted: %s", states)
 
     def abort_connections(self) -> None:
         """Close all connections immediately; queued replies are dropped."""
