@@ -49,10 +49,11 @@ class Backup:
 
 
 def back_up(
-    paths: StorePaths, target: Path, progress: Callable[[int], None] = lambda copied: None
+    paths: StorePaths, target: Path, advance: Callable[[int], None] = lambda count: None
 ) -> Backup:
-    """Copy the store to ``target``, which must not exist or be empty; ``progress`` receives the
-    number of bytes so far.
+    """Copy the store to ``target``, which must not exist or be empty; ``advance`` receives the
+    number of bytes after each piece of at most 1 MiB, and limits the rate if it waits. Clones are
+    not reported.
 
     The copy has its name only once it is complete and durable. Raises StoreError for a directory
     that cannot be copied, and OSError if the disk is full.
@@ -68,13 +69,13 @@ def back_up(
         destination = partial / place
         destination.parent.mkdir(parents=True, exist_ok=True)
         try:
-            copied += 0 if clone(source, destination) else copy_sparse(source, destination)
+            if not clone(source, destination):
+                copied += copy_sparse(source, destination, advance)
         except FileNotFoundError:  # it has expired meanwhile
             destination.unlink(missing_ok=True)
             continue
         _sync(destination)
         count += 1
-        progress(copied)
     _check_log(partial / "commitlog")
     was_running = was_running or _is_running(paths)
     if was_running:

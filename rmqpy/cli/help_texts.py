@@ -70,6 +70,7 @@ HELP = {
     ),
     "store backup": _help(
         f"store backup {DIR} /mnt/backup/2026-11-28",
+        f"store backup {DIR} /mnt/backup/2026-11-28 --rate 50",
         f"store backup {DIR} /mnt/backup/2026-11-28 -c broker.conf --format json",
     ),
     "store map": _help(

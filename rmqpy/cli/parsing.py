@@ -200,6 +200,19 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def _mib_per_second(text: str) -> float:
+    """Return a rate of 0 or more; ``inf`` and ``nan`` are none."""
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1
+    if not 0 <= rate < float("inf"):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected MiB a second, or 0 for no limit; correct it"
+        )
+    return rate
+
+
 def port_number(text: str) -> int:
     """Return the number of a port to listen on, 0 for any free one; the ``type`` of an option.
 
@@ -229,6 +242,17 @@ def add_log_file_option(parser: argparse.ArgumentParser) -> None:
         "--log-file",
         metavar="FILE",
         help="write log lines to FILE, which may be rotated; default: standard error",
+    )
+
+
+def add_rate_option(parser: argparse.ArgumentParser, meaning: str, default_mib: float) -> None:
+    """Add ``--rate``, a limit in MiB per second, 0 for none; ``meaning`` opens its help."""
+    parser.add_argument(
+        "--rate",
+        type=_mib_per_second,
+        default=default_mib,
+        metavar="MIB",
+        help=f"{meaning}; 0: no limit; default {default_mib:.0f}",
     )
 
 

@@ -17,6 +17,7 @@ from rmqpy.cli.parsing import (
     EXIT_NO,
     add_format_option,
     add_log_options,
+    add_rate_option,
 )
 from rmqpy.model.errors import RmqError
 
@@ -52,13 +53,7 @@ def add_commands(commands: Commands) -> None:
         metavar="DIR",
         help="the directory of the copy: empty, or that of an earlier rehearsal of this group",
     )
-    rehearse.add_argument(
-        "--rate",
-        type=float,
-        default=RATE_MIB,
-        metavar="MIB",
-        help=f"copy at most MIB MiB a second; 0: no limit; default {RATE_MIB:.0f}",
-    )
+    add_rate_option(rehearse, "copy at most MIB MiB a second", RATE_MIB)
     rehearse.add_argument(
         "--keep",
         action="store_true",
@@ -79,8 +74,6 @@ def _rehearse(options: argparse.Namespace) -> int:
 
     if not options.name_servers:
         raise RmqError(NO_NAME_SERVER)
-    if options.rate < 0:
-        raise RmqError(f"--rate {options.rate}: expected 0 or more MiB a second")
     plan = RehearsalPlan(
         client=client_settings(options, options.name_servers, NO_HEARTBEAT_MS),
         broker_name=options.broker_name,

@@ -17,6 +17,7 @@ from rmqpy.cli.parsing import (
     Parser,
     add_format_option,
     add_log_options,
+    add_rate_option,
     output_path,
 )
 from rmqpy.cli.store_map import add_map
@@ -27,6 +28,8 @@ from rmqpy.model.errors import RmqError
 if TYPE_CHECKING:
     from rmqpy.audit.checks.messages import MessageSelection
     from rmqpy.cli.parsing import Commands
+
+BACKUP_RATE_MIB = 0.0
 
 
 def add_commands(commands: Commands) -> None:
@@ -77,6 +80,7 @@ def add_commands(commands: Commands) -> None:
     backup.add_argument(
         "target", metavar="TO", type=output_path, help="the copy; it must not exist, or be empty"
     )
+    add_rate_option(backup, "copy at most MIB MiB a second", BACKUP_RATE_MIB)
     add_format_option(backup)
     add_log_options(backup)
     backup.set_defaults(command=_backup, interrupted=BEGINS_AGAIN)
@@ -153,17 +157,22 @@ def _backup(options: argparse.Namespace) -> int:
     from rmqpy.audit.backup import back_up
     from rmqpy.cli.progress import StatusLine
     from rmqpy.store.files.paths import StorePaths
+    from rmqpy.upgrade.plan.pace import Pace
 
     root = _root(options)
     settings = _settings(options)
     log = f"{root}/commitlog" if settings is None else settings.store_path_commit_log
-    line = StatusLine()
+    line, pace = StatusLine(), Pace(options.rate * (1 << 20))
+    copied = 0
+
+    def advance(count: int) -> None:
+        nonlocal copied
+        copied += count
+        line.show(f"copied {copied >> 20} MiB")
+        pace.spend(count)
+
     with line:
-        done = back_up(
-            StorePaths(root, log),
-            Path(options.target),
-            lambda copied: line.show(f"copied {copied >> 20} MiB"),
-        )
+        done = back_up(StorePaths(root, log), Path(options.target), advance)
         line.clear()
     found = {"copy": options.target, "files": done.files, "bytes": done.copied}
     if options.format == "json":

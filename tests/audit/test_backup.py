@@ -20,6 +20,8 @@ from rmqpy.model.errors import StoreError
 from rmqpy.store.files.file_copy import copy_sparse
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.testing.in_process import InProcess, name_server_and_broker
+from rmqpy.upgrade.plan import pace
+from rmqpy.upgrade.plan.pace import Pace
 
 Place = tuple[int, int]
 """Queue id and queue offset."""
@@ -31,18 +33,19 @@ def paths_of(root: Path) -> StorePaths:
     return StorePaths(str(root), str(root / "commitlog"))
 
 
-def in_halves(wait: Callable[[], None]) -> Callable[[Path, Path], int]:
+def in_halves(wait: Callable[[], None]) -> Callable[[Path, Path, Callable[[int], None]], int]:
     """Return a copy that reads the second half of a file later than the first, when the broker has
     written more: the worst that can happen to it.
     """
 
-    def copy(source: Path, target: Path) -> int:
+    def copy(source: Path, target: Path, advance: Callable[[int], None]) -> int:
         with source.open("rb") as reader, target.open("wb") as writer:
             size = os.fstat(reader.fileno()).st_size
             writer.write(reader.read(size // 2))
             if "commitlog" in source.parts or "consumequeue" in source.parts:
                 wait()
             writer.write(reader.read())
+        advance(size)
         return size
 
     return copy
@@ -145,7 +148,7 @@ def test_a_copy_that_was_interrupted_is_begun_again(
     store, copy = copy_of("A-classic-killed-v497"), tmp_path / "copy"
     calls = []
 
-    def full(source: Path, _target: Path) -> int:
+    def full(source: Path, _target: Path, _advance: Callable[[int], None]) -> int:
         calls.append(source)
         raise OSError(errno.ENOSPC, "No space left on device", str(copy))
 
@@ -204,10 +207,10 @@ def test_a_log_with_a_gap_is_refused(
     second = sorted((store / "commitlog").iterdir())[1]
     monkeypatch.setattr(backup, "clone", lambda _source, _target: False)
 
-    def expiring(source: Path, target: Path) -> int:
+    def expiring(source: Path, target: Path, advance: Callable[[int], None]) -> int:
         if source == second:
             raise FileNotFoundError(str(source))
-        return copy_sparse(source, target)
+        return copy_sparse(source, target, advance)
 
     with monkeypatch.context() as patch:
         patch.setattr(backup, "copy_sparse", expiring)
@@ -216,3 +219,20 @@ def test_a_log_with_a_gap_is_refused(
         assert not copy.exists()
     back_up(paths_of(store), copy)
     assert len(list((copy / "commitlog").iterdir())) > 1
+
+
+def test_a_limited_copy_takes_as_long_as_the_rate_says(
+    copy_of: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store, copy = copy_of("A-classic-clean-v497"), tmp_path / "copy"
+    slept: list[float] = []
+    monkeypatch.setattr(backup, "clone", lambda _source, _target: False)
+    monkeypatch.setattr(pace, "Pace", lambda rate: Pace(rate, lambda: sum(slept), slept.append))
+    words = ["store", "backup", str(store), str(copy), "--rate", "0.5", "--format", "json"]
+    assert main(words) == 0
+    copied = json.loads(capsys.readouterr().out)["bytes"]
+    assert copied and sum(slept) == pytest.approx(copied / (1 << 19))
+    assert max(slept) <= 2.01, "a whole file at once"

@@ -79,6 +79,21 @@ def test_bad_usage_is_exit_code_1(arguments: list[str]) -> None:
     assert ended.value.code == 1
 
 
+@pytest.mark.parametrize("rate", ["-1", "nan", "inf", "fast"])
+@pytest.mark.parametrize(
+    "command",
+    ["store backup DIR TO", "upgrade prepare n0=DIR", "rehearse -n 127.0.0.1:1 -b b --dir DIR"],
+)
+def test_a_rate_that_is_none_is_refused(
+    command: str, rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.replace("DIR", str(tmp_path)).replace("TO", str(tmp_path / "to")).split()
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--rate", rate])
+    assert ended.value.code == 1
+    assert f"found {rate!r}, expected MiB a second, or 0" in capsys.readouterr().err
+
+
 def test_broker_prints_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     conf = write_broker_conf(tmp_path, 20911)
     assert main(["broker", "-c", str(conf), "-n", "127.0.0.1:9876;127.0.0.1:9877", "-p"]) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import CAN_BE_REPEATED, EXIT_DONE
+from rmqpy.cli.parsing import CAN_BE_REPEATED, EXIT_DONE, add_rate_option
 from rmqpy.cli.upgrade.base.contexts import plan_context_of
 from rmqpy.cli.upgrade.base.options import add_verb, full_option, replica_options
 from rmqpy.cli.upgrade.base.replicas import local_replicas
@@ -32,13 +32,7 @@ def add_verbs(verbs: Commands) -> None:
     )
     replica_options(prepare, may_be_empty=True, of_group=True)
     full_option(prepare)
-    prepare.add_argument(
-        "--rate",
-        type=float,
-        default=RATE_MIB,
-        metavar="MIB",
-        help=f"read at most MIB MiB a second on each replica; 0: no limit; default {RATE_MIB:.0f}",
-    )
+    add_rate_option(prepare, "read at most MIB MiB a second on each replica", RATE_MIB)
     prepare.add_argument(
         "--leave",
         action="store_true",

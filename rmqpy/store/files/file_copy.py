@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -33,8 +34,13 @@ def clone(source: Path, target: Path) -> bool:
     return True
 
 
-def copy_sparse(source: Path, target: Path) -> int:
-    """Copy a file with its holes and times; return the number of bytes that are not holes."""
+def copy_sparse(
+    source: Path, target: Path, advance: Callable[[int], None] = lambda count: None
+) -> int:
+    """Copy a file with its holes and times; return the number of bytes that are not holes.
+
+    ``advance`` receives the number of bytes after each piece of at most 1 MiB. It may wait.
+    """
     copied = 0
     with source.open("rb") as reader, target.open("wb") as writer:
         status = os.fstat(reader.fileno())  # another file may take its name at any time
@@ -54,6 +60,7 @@ def copy_sparse(source: Path, target: Path) -> int:
                 writer.write(chunk)
                 data_start += len(chunk)
                 copied += len(chunk)
+                advance(len(chunk))
             position = data_end
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
     return copied
