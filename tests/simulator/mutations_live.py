@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rmqpy.broker.assembly.leave.slave import LeavingSlave
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
-from rmqpy.broker.assembly.switch.live import LiveSwitch
+from rmqpy.broker.assembly.switch.live import DECIDED, LiveSwitch
 from rmqpy.broker.assembly.switch.local import LocalSwitch
 from rmqpy.broker.replication.classic_role import ClassicRole
 from rmqpy.broker.replication.leave_protocol import FrozenLog, LeaveActions, LeaveCoordinator
@@ -19,6 +19,7 @@ from rmqpy.broker.replication.switch_protocol import (
     Participant,
     Record,
     SendStep,
+    SwitchPlan,
     SwitchRecord,
     SwitchStage,
 )
@@ -113,6 +114,17 @@ def aborted_switch_stays_frozen(patches: Patches) -> None:
 def aborted_switch_leaves_slaves_alone(patches: Patches) -> None:
     """The slaves of an aborted switch do not follow their master again."""
     patches.replace(ClassicRole, "unlock", lambda _role: None)
+
+
+@switch_mutation
+def decided_switch_replaced(patches: Patches) -> None:
+    """Another switch may begin between the decision and the exchange of the master's log."""
+    problems = patches.original(LiveSwitch, "_problems")
+
+    def finds(switch: LiveSwitch, plan: SwitchPlan, self_id: str) -> list[str]:
+        return [each for each in problems(switch, plan, self_id) if each != DECIDED]
+
+    patches.replace(LiveSwitch, "_problems", finds)
 
 
 # ------------------------------------------------------------------------------------- the leave

@@ -467,6 +467,41 @@ def test_nobody_repeats_the_decision_while_a_slave_exchanges_its_log(
 
 
 @pytest.mark.slow
+def test_no_other_switch_begins_before_the_decided_one_is_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It undid what the first one had prepared, while the slaves exchanged their logs."""
+    exchange = SwitchingBroker.exchange
+    full = True
+
+    def fails(running: SwitchingBroker, *rest: Any) -> None:
+        if full and not running.broker.identity.is_slave:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        exchange(running, *rest)
+
+    monkeypatch.setattr(SwitchingBroker, "exchange", fails)
+
+    async def main(group: LiveGroup) -> None:
+        nonlocal full
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        switching = asyncio.create_task(group.switch())
+        slaves = group.brokers[1:]
+        await until(lambda: all(each.store.opened.dledger is not None for each in slaves))
+        for number, member in enumerate(group.plan()["brokers"]):
+            answer = await group.ask(number, "check", plan=group.plan("s2"), member=member)
+            assert (live.DECIDED.encode() in answer.body) == (number == 0)
+        answer = await group.ask(0, "start", plan=group.plan("s2"), member="n2")
+        assert answer.code != 0 and live.DECIDED in (answer.remark or "")
+        full = False
+        assert (await switching)["phase"] == "complete"
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
 def test_a_slave_that_is_gone_aborts_before_anything_waits(tmp_path: Path) -> None:
     async def main(group: LiveGroup) -> None:
         await group.start(2)

@@ -89,6 +89,7 @@ LEAD_WAIT_MS: Final = 300
 """The time for which the new leader waits for members that have not exchanged their logs."""
 UNKNOWN_SWITCH: Final = "this broker does not take part in that switch"
 UNDECIDED: Final = "a switch to DLedger is undecided; the master decides it when it runs"
+DECIDED: Final = "a switch to DLedger is decided, and is being carried out: wait for it"
 
 logger = logging.getLogger(__name__)
 
@@ -252,10 +253,14 @@ class LiveSwitch:
 
     def _problems(self, plan: SwitchPlan, self_id: str) -> list[str]:
         found = problems(self._deps.running, self._deps.journal.files, plan, self_id)
-        if isinstance(self._role, Coordinator) and self._role.outcome is Outcome.UNDECIDED:
+        role = self._role
+        if isinstance(role, Coordinator) and role.outcome is Outcome.UNDECIDED:
             found.append("a switch is in progress; wait for it, or abort it (--abort)")
-        if isinstance(self._role, Participant) and self._role.awaits_decision:
+        if isinstance(role, Participant) and role.awaits_decision:
             found.append(UNDECIDED)
+        if role is not None and role.outcome is Outcome.COMMITTED and not self._local.has_exchanged:
+            # Another switch would undo what this one has prepared, which the decision needs.
+            found.append(DECIDED)
         return found
 
     # ------------------------------------------------------------------------------ the master
