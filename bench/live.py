@@ -3,6 +3,7 @@
     python bench/live.py                                # 1, 10 and 100 GB of old log, 20 runs each
     python bench/live.py --gigabytes 1 --runs 3
     python bench/live.py --output FILE --seconds 280    # continue FILE, for five minutes at most
+    python bench/live.py --disks A B C D                # a file system for each broker
 
 A run starts a name server, a master and two slaves, each a process, whose old log has the given
 size: sparse files of 1 GiB, each with one message and a filler. Eight tasks send with
@@ -32,7 +33,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,6 +53,8 @@ from rmqpy.testing.processes import BrokerSpec, RmqpySite, ServerProcess
 GIB: Final = 1 << 30
 OLD_TOPIC: Final = "old"
 QUEUE_OFFSET, PHYSICAL_OFFSET, STORE_TIMESTAMP = 20, 28, 56
+BROKERS: Final = 4
+"""The members, and the slave that takes over."""
 TASKS: Final = 8
 INTERVAL_S: Final = 0.005
 NOISE_S: Final = 1.0
@@ -151,29 +154,32 @@ class Load:
 
 @define(eq=False)
 class LiveGroup:
-    """The processes of one run, below ``root``."""
+    """The processes of one run. ``roots`` has the folder of each broker; that of the first one also
+    has what belongs to none of them.
+    """
 
-    root: Path
+    roots: Sequence[Path]
     gigabytes: int
     ports: list[PortBlock] = field(factory=list)
     server: str = ""
     now_ms: int = field(factory=lambda: int(time.time() * 1000))
 
     def __attrs_post_init__(self) -> None:
-        self.ports = [free_port_block(BROKER_PORT_COUNT) for _ in range(4)] + [free_port_block(4)]
+        self.ports = [free_port_block(BROKER_PORT_COUNT) for _ in range(BROKERS)]
+        self.ports.append(free_port_block(4))
         self.server = f"127.0.0.1:{self.ports[-1][3]}"
 
     def namesrv(self) -> ServerProcess:
-        return RmqpySite(self.root).namesrv("namesrv", self.ports[-1][3])
+        return RmqpySite(self.roots[0]).namesrv("namesrv", self.ports[-1][3])
 
     def write_old_logs(self) -> None:
-        for number in range(4):
-            write_old_log(self.root / f"store{number}", self.gigabytes, self.now_ms)
+        for number, root in enumerate(self.roots):
+            write_old_log(root / f"store{number}", self.gigabytes, self.now_ms)
         os.sync()
 
     def broker(self, number: int) -> ServerProcess:
         """Return the master (0), a slave, or the slave that takes over (3)."""
-        store = self.root / f"store{number}"
+        store = self.roots[number] / f"store{number}"
         spec = BrokerSpec(
             port=self.ports[number].broker_port,
             namesrv=self.server,
@@ -187,7 +193,7 @@ class LiveGroup:
                 "haServeEntries": "true",
             },
         )
-        return RmqpySite(self.root).broker(f"broker{number}", spec)
+        return RmqpySite(self.roots[number]).broker(f"broker{number}", spec)
 
     @property
     def peers(self) -> str:
@@ -337,6 +343,13 @@ def main() -> int:
     parser.add_argument(
         "--work", type=Path, help="folder for the stores, a temporary one by default"
     )
+    parser.add_argument(
+        "--disks",
+        type=Path,
+        nargs=BROKERS,
+        metavar="DIR",
+        help="instead of it a folder for each broker, on a file system of its own",
+    )
     options = parser.parse_args()
     output = (
         options.output or Path(__file__).parent / "results" / f"{time.strftime('%F')}-live.json"
@@ -352,16 +365,24 @@ def main() -> int:
         )
         if done > number or time.monotonic() - begin > (options.seconds or float("inf")):
             continue
-        with tempfile.TemporaryDirectory(prefix="rmqpy-live-", dir=options.work) as work:
+        with ExitStack() as stack:
+            folders = [
+                Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="rmqpy-live-", dir=each))
+                )
+                for each in options.disks or [options.work]
+            ]
+            roots = folders if options.disks else folders * BROKERS
             try:
-                found = asyncio.run(measure(LiveGroup(Path(work), size)))
+                found = asyncio.run(measure(LiveGroup(roots, size)))
             except BaseException:
-                for log in Path(work).glob("broker*/*.log"):
+                for log in (log for each in folders for log in each.glob("broker*/*.log")):
                     print(f"{log}: {log.read_text()[-1500:]}", file=sys.stderr)
                 raise
             finally:
-                shutil.rmtree(work, ignore_errors=True)
-                Path(work).mkdir()
+                for folder in folders:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    folder.mkdir()
         runs += found
         for each in found:
             print(asdict(each), file=sys.stderr, flush=True)
