@@ -97,8 +97,8 @@ class ClassicRole:
 
         def fetched() -> None:
             self._changing = False
-            if self.log_end() != end:
-                done(f"the log has grown to {self.log_end()} in the meantime")
+            if self._locked or self.log_end() != end:
+                done(self._locked or f"the log has grown to {self.log_end()} in the meantime")
                 return
             for fault in self.tables.faults:
                 logger.warning("becoming master with an older table: %s", fault)

@@ -23,7 +23,7 @@ from rmqpy.broker.assembly.switch import live, local
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.processors.admin.broker_config import SettingsFile
-from rmqpy.broker.replication.switch_protocol import SwitchRecord, SwitchStage
+from rmqpy.broker.replication.switch_protocol import SwitchPlan, SwitchRecord, SwitchStage
 from rmqpy.config.loading import load_broker_configuration
 from rmqpy.ha.frames import TransferReceiver, encode_report
 from rmqpy.model.codes import RequestCode
@@ -31,6 +31,7 @@ from rmqpy.net.client import RemotingClient
 from rmqpy.net.loop import AsyncioScheduler, run
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.fastjson import dumps, loads
+from rmqpy.remoting.headers import FenceRequestHeader
 from rmqpy.store.files.deferred_write import DeferredFileWriter
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.testing.blocking_connection import pull_request, send_request
@@ -159,6 +160,24 @@ class LiveGroup:
     async def call(self, number: int, request: RemotingCommand) -> RemotingCommand:
         return await self._network.invoke(self.addresses[number], request, PATIENT_MS)
 
+    async def change_role(self, number: int, role: str, master: int) -> RemotingCommand:
+        """Make a broker, with the log that it has, the master or a slave of ``master``."""
+        request = RemotingCommand.request(RequestCode.RMQPY_CHANGE_ROLE)
+        host, _, port = self.addresses[master].rpartition(":")
+        request.ext_fields |= {
+            "role": role,
+            "end": str(self.brokers[number].store.log.max_offset),
+            "brokerId": str(number + 1),
+            "masterAddr": self.addresses[master],
+            "haServerAddr": f"{host}:{int(port) + 1}",
+        }
+        return await self.call(number, request)
+
+    async def fence(self, number: int) -> None:
+        request = RemotingCommand.request(RequestCode.RMQPY_FENCE, FenceRequestHeader(seconds=60))
+        answer = await self.call(number, request)
+        assert answer.code == 0, answer.remark
+
     def forget_failures(self) -> None:
         """End the producers, whose last requests a broken master cannot answer."""
         for task in self._producers:
@@ -171,11 +190,21 @@ class LiveGroup:
         answer = await self.ask(0, "start", plan=plan, member=plan["coordinator"])
         assert answer.code == 0, answer.remark
         while True:
-            value = loads((await self.ask(0, "status")).body)
-            assert isinstance(value, dict)
+            value = await self.status()
             if value["pause_ms"] is not None and value["phase"] != "committed":
                 return value
             await asyncio.sleep(0.005)
+
+    async def status(self) -> dict[str, Any]:
+        value = loads((await self.ask(0, "status")).body)
+        assert isinstance(value, dict)
+        return value
+
+    async def reaches(self, phase: str) -> dict[str, Any]:
+        """Wait for a phase, and return the status."""
+        while (value := await self.status())["phase"] != phase:
+            await asyncio.sleep(0.005)
+        return value
 
     async def stop(self) -> None:
         self._ended = True
@@ -496,6 +525,83 @@ def test_no_other_switch_begins_before_the_decided_one_is_carried_out(
         assert answer.code != 0 and live.DECIDED in (answer.remark or "")
         full = False
         assert (await switching)["phase"] == "complete"
+        await check_nothing_is_lost(group)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("demoted", [True, False], ids=["promoted", "promoted without the master"])
+def test_a_promotion_while_members_prepare_aborts_the_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demoted: bool
+) -> None:
+    """As long as nobody sent to the new master, it voted for the switch of its former one."""
+    prepare = local.LocalSwitch.prepare
+    preparing: list[Callable[[], None]] = []
+
+    def waits(
+        switch: local.LocalSwitch, plan: SwitchPlan, self_id: str, done: Callable[[str], None]
+    ) -> None:
+        wait = self_id == "n1"
+        end = (lambda reason: preparing.append(lambda: done(reason))) if wait else done
+        prepare(switch, plan, self_id, end)
+
+    monkeypatch.setattr(local.LocalSwitch, "prepare", waits)
+
+    async def main(group: LiveGroup) -> None:
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        await group.stop_load()
+        await group.level()
+        answer = await group.ask(0, "start", plan=group.plan(), member="n2")
+        assert answer.code == 0, answer.remark
+        while not preparing or (await group.status())["waits_for"] != ["n1"]:
+            await asyncio.sleep(0.005)
+        if demoted:
+            await group.fence(0)
+            answer = await group.change_role(0, "SLAVE", 1)
+            assert answer.code == 0, answer.remark
+        answer = await group.change_role(1, "ASYNC_MASTER", 1)
+        assert answer.code == 0, answer.remark
+        preparing[0]()
+        became = "n2: this broker has become a slave" if demoted else "n0: this broker has become"
+        assert became in (await group.reaches("aborted"))["reason"]
+        assert not any(each.store.opened.dledger for each in group.brokers)
+
+    in_group(tmp_path, main)
+
+
+@pytest.mark.slow
+def test_no_role_changes_between_the_freeze_and_the_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that an administrator had fenced before the freeze could become a slave."""
+    quiet = SwitchingBroker.is_quiet
+    asked = False
+
+    def slow_slaves(running: SwitchingBroker) -> bool:
+        return quiet(running) and (asked or not running.broker.identity.is_slave)
+
+    monkeypatch.setattr(SwitchingBroker, "is_quiet", slow_slaves)
+
+    async def main(group: LiveGroup) -> None:
+        nonlocal asked
+        await group.start(3)
+        group.load()
+        await group.sent(100)
+        await group.stop_load()
+        await group.level()
+        answer = await group.ask(0, "start", plan=group.plan(), member="n2", postpone=True)
+        assert answer.code == 0, answer.remark
+        await group.reaches("ready")
+        await group.fence(0)
+        await group.ask(0, "resume")
+        await group.reaches("voting")
+        answer = await group.change_role(0, "SLAVE", 1)
+        assert answer.code != 0 and live.IN_PROGRESS in (answer.remark or "")
+        asked = True
+        await group.reaches("complete")
         await check_nothing_is_lost(group)
 
     in_group(tmp_path, main)

@@ -89,6 +89,7 @@ LEAD_WAIT_MS: Final = 300
 """The time for which the new leader waits for members that have not exchanged their logs."""
 UNKNOWN_SWITCH: Final = "this broker does not take part in that switch"
 UNDECIDED: Final = "a switch to DLedger is undecided; the master decides it when it runs"
+IN_PROGRESS: Final = "a switch is in progress; wait for it, or abort it (--abort)"
 DECIDED: Final = "a switch to DLedger is decided, and is being carried out: wait for it"
 
 logger = logging.getLogger(__name__)
@@ -255,7 +256,7 @@ class LiveSwitch:
         found = problems(self._deps.running, self._deps.journal.files, plan, self_id)
         role = self._role
         if isinstance(role, Coordinator) and role.outcome is Outcome.UNDECIDED:
-            found.append("a switch is in progress; wait for it, or abort it (--abort)")
+            found.append(IN_PROGRESS)
         if isinstance(role, Participant) and role.awaits_decision:
             found.append(UNDECIDED)
         if role is not None and role.outcome is Outcome.COMMITTED and not self._local.has_exchanged:
@@ -288,6 +289,13 @@ class LiveSwitch:
             self._deps.running.store.health.fail(reason)
 
     def _freeze(self, coordinator: Coordinator) -> None:
+        running = self._deps.running
+        if running.broker.identity.is_slave:  # It may have been promoted over while it prepared.
+            reason = f"{self._self_id}: this broker has become a slave in the meantime"
+            self._coordinate(coordinator.abort(reason))
+            return
+        running.group.role.lock(IN_PROGRESS)
+
         def expired() -> None:
             missing = ", ".join(coordinator.waits_for) or self._self_id
             reason = f"no agreement within {AGREE_MS} ms: {missing} did not answer in time"
@@ -397,6 +405,8 @@ class LiveSwitch:
             later(UNKNOWN_SWITCH)
         elif scheduler.monotonic_ms() >= deadline_ms or end > mark.end or self._local.stopped:
             later(f"the log ends at {end}, expected {mark.end} on the disk within {AGREE_MS} ms")
+        elif not running.broker.identity.is_slave:
+            later("this broker has become master in the meantime")
         elif end < mark.end or not running.is_quiet():
             again = partial(self._vote, participant, mark, deadline_ms, later)
             scheduler.call_later(POLL_MS, again)
