@@ -104,6 +104,15 @@ class DemoCluster:
         assert store is not None
         return store
 
+    def config(self, member: str) -> Path:
+        """Return the broker.conf of a member."""
+        return self.folder / member / "broker.conf"
+
+    async def start_name_server(self) -> None:
+        """Start the name server, if it does not run."""
+        if not self.namesrv.running:
+            await asyncio.to_thread(self.namesrv.start)
+
     async def start(self, *members: str) -> None:
         """Start members and return when all of them listen."""
         servers = [self.brokers[member] for member in members]
@@ -220,13 +229,16 @@ class DemoCluster:
 
     # Inputs of ``rmqpy upgrade``
 
-    def context(self, version_2: bool = False) -> PlanContext:
-        """Return the current context; ``version_2`` allows records of 5.x on the way back."""
+    def context(self, version_2: bool = False, controllers: str = "") -> PlanContext:
+        """Return the current context; ``version_2`` allows records of 5.x on the way back.
+
+        ``controllers`` are the addresses of the controller to which the group is switched.
+        """
         replicas, settings = [], {}
         for member in MEMBERS:
             store = self.store(member)
             store.mkdir(parents=True, exist_ok=True)
-            conf = os.fspath(self.folder / member / "broker.conf")
+            conf = os.fspath(self.config(member))
             settings[member] = load_store_settings(conf)
             plan = SurveyPlan(
                 name=member,
@@ -241,6 +253,7 @@ class DemoCluster:
             self_ids={member: member for member in MEMBERS},
             roles={"n0": "ASYNC_MASTER", "n1": "SLAVE", "n2": "SLAVE"},
             reads_version=2 if version_2 else 1,
+            controllers=controllers,
         )
         return PlanContext(
             group=Group(tuple(replicas)), files=OsFileSystem(), options=options, settings=settings

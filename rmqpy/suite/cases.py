@@ -9,6 +9,9 @@ from typing import Any
 
 from attrs import asdict, define, field
 
+FINDINGS_SHOWN = 20
+"""The largest number of differences, or problems of one kind, that a case lists."""
+
 
 class CaseStatus(Enum):
     """``NOT_TESTED``: the case could not be carried out; its findings say why."""
@@ -37,6 +40,21 @@ class CaseResult:
     def from_json(cls, tree: Mapping[str, Any]) -> CaseResult:
         lists = {key: tuple(tree[key]) for key in ("findings", "notes")}
         return cls(**{**tree, **lists, "status": CaseStatus(tree["status"])})
+
+
+@define(slots=True, eq=False)
+class OpenCase:
+    """The case that is being carried out."""
+
+    facts: dict[str, float | str] = field(factory=dict)
+    findings: list[str] = field(factory=list)
+    notes: list[str] = field(factory=list)
+
+    def limit(self, fact: str, found: float, limit: float) -> None:
+        """Keep a time, and add a finding if it is above its limit."""
+        self.facts[fact] = round(found, 3)
+        if found > limit:
+            self.findings.append(f"{fact}: found {found:.1f}, expected at most {limit:g}")
 
 
 @define(frozen=True)

@@ -7,7 +7,7 @@ file, with these variables:
 RMQPY_NAME_SERVER       the address of the name server, ``host:port``
 RMQPY_BROKER            the address of the master, for ``rmqpy replay``
 RMQPY_STORE             the name of the store in the suite file
-RMQPY_STAGE             ``switch``, ``failover``, or ``leave``
+RMQPY_STAGE             ``switch``, ``failover``, ``leave``, or ``controller``
 RMQPY_WHEN              ``before`` or ``after``
 ======================  ===============================================
 

@@ -19,6 +19,7 @@ pre{white-space:pre-wrap;margin:.2em 0;font-size:.9em}td.number{text-align:right
 CLASSES = {CaseStatus.PASSED: "good", CaseStatus.FAILED: "bad", CaseStatus.NOT_TESTED: "note"}
 LABELS = {
     "pause_s": "pause in s",
+    "failover_pause_s": "pause of the fail-over in s",
     "lag_s": "lag in s",
     "check_findings": "findings of check",
 }
@@ -103,7 +104,7 @@ def _section(store: str, cases: list[CaseResult]) -> Iterator[str]:
 def result_lines(case: CaseResult) -> Iterator[str]:
     """Return a case as text."""
     facts = ", ".join(f"{LABELS.get(key, key)} {value}" for key, value in case.facts.items())
-    yield f"{case.status.value:<10}  {case.store}  {case.case:<10}  {case.seconds:6.1f} s  {facts}"
+    yield f"{case.status.value:<10}  {case.store}  {case.case:<16}  {case.seconds:6.1f} s  {facts}"
     yield from (f"    {each}" for each in case.findings)
 
 

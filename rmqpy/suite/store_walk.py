@@ -1,8 +1,8 @@
 """The walk of one store through the stages of a suite, on copies: the code of ``rmqpy upgrade``.
 
-=========  =====================================================================================
+========== ======================================================================================
 stage      work
-=========  =====================================================================================
+========== ======================================================================================
 check      the checks of an upgrade, and the number of messages
 prepare    the way out of a controller of 5.x, if it has one; ``plan`` and ``apply`` until no
            finding is left; the copies are certified
@@ -10,8 +10,9 @@ switch     master and slave serve, are stopped, aligned and switched; three memb
 failover   the leader is killed; all acknowledged messages are read
 verify     the members are certified against the state before
 leave      the way back; certified again; master and slave serve, and everything is read
+controller the result goes to a controller of 5.x (:mod:`rmqpy.suite.controller_case`)
 java-V     a Java broker serves the result, and each message reads the same
-=========  =====================================================================================
+========== ======================================================================================
 
 The store of a group that runs DLedger already has no ``prepare`` and no ``switch``.
 
@@ -25,25 +26,22 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-from attrs import define, field
 
 from rmqpy.audit.replicas.certificate import Certificate
 from rmqpy.audit.replicas.certificate_text import certificate_lines
 from rmqpy.audit.replicas.manifest import Manifest
-from rmqpy.client.pull_consumer import PullConsumer
 from rmqpy.demo.cluster import MEMBERS, DemoCluster
-from rmqpy.demo.comparison import Reading, compare, read_all_topics
-from rmqpy.demo.store_copy import copied_settings, copy_member, copy_store, queues_on_disk
-from rmqpy.demo.workload import LOAD_TOPIC, SendWorkload
+from rmqpy.demo.comparison import Reading, compare
+from rmqpy.demo.store_copy import copied_settings, copy_member, copy_store
+from rmqpy.demo.workload import SendWorkload
 from rmqpy.model.errors import RmqError
-from rmqpy.suite.cases import CaseResult, CaseStatus
-from rmqpy.suite.hooks import run_hook
+from rmqpy.suite.cases import FINDINGS_SHOWN, CaseResult, CaseStatus, OpenCase
+from rmqpy.suite.controller_case import ControllerCase
 from rmqpy.suite.java_case import read_with_java
-from rmqpy.suite.suite_file import JAVA_CASE, SuitePlan, SuiteStore
+from rmqpy.suite.live_group import LiveGroup
+from rmqpy.suite.suite_file import CONTROLLER, JAVA_CASE, SuitePlan, SuiteStore
 from rmqpy.testing.store_reader import read_store
 from rmqpy.upgrade.checks.findings import CheckFinding
 from rmqpy.upgrade.checks.group_checks import run_checks
@@ -51,23 +49,6 @@ from rmqpy.upgrade.steps.planning import plan_alignment, plan_leaving, plan_swit
 from rmqpy.upgrade.steps.states import is_controlled
 
 BROKER_NAME = "suite-broker"
-FINDINGS_SHOWN = 20
-READER = "rmqpy-suite"
-
-
-@define(slots=True, eq=False)
-class OpenCase:
-    """The case that is being carried out."""
-
-    facts: dict[str, float | str] = field(factory=dict)
-    findings: list[str] = field(factory=list)
-    notes: list[str] = field(factory=list)
-
-    def limit(self, fact: str, found: float, limit: float) -> None:
-        """Keep a time, and add a finding if it is above its limit."""
-        self.facts[fact] = round(found, 3)
-        if found > limit:
-            self.findings.append(f"{fact}: found {found:.1f}, expected at most {limit:g}")
 
 
 class StoreWalk:
@@ -82,9 +63,9 @@ class StoreWalk:
     ) -> None:
         self._plan, self._store, self._folder, self._show = plan, store, folder, show
         self._cluster: DemoCluster
+        self._live: LiveGroup
         self._before: Manifest | None = None
         self._version_2 = False
-        self._acknowledged: set[str] = set()
         self._last: Reading | None = None
         self._broken = ""
         """The stage that was not carried out."""
@@ -114,21 +95,26 @@ class StoreWalk:
         return results
 
     async def _carry_out(self, name: str) -> CaseResult:
-        begin_s, case = time.monotonic(), OpenCase()
-        if name.startswith(JAVA_CASE):
-            reason = await self._java(case, name.removeprefix(JAVA_CASE))
-            if reason is not None:
-                return self._not_tested(name, reason)
-        else:
-            try:
+        begin_s, case, left = time.monotonic(), OpenCase(), None
+        try:
+            if name.startswith(JAVA_CASE):
+                left = await self._java(case, name.removeprefix(JAVA_CASE))
+            elif name.startswith(CONTROLLER):
+                left = await self._controller(case, name)
+            else:
                 await self._stages[name](case)
-            except (RmqError, OSError) as error:
+        except (RmqError, OSError) as error:
+            if name in self._stages:  # The other cases work on copies of their own.
                 self._broken = name
-                case.findings.append(f"{name} was not carried out: {error}")
+            case.findings.append(f"{name} was not carried out: {error}")
+        status = CaseStatus.FAILED if case.findings else CaseStatus.PASSED
+        if left is not None:
+            case.findings.append(left)
+            status = CaseStatus.NOT_TESTED if len(case.findings) == 1 else status
         return CaseResult(
             store=self._store.name,
             case=name,
-            status=CaseStatus.FAILED if case.findings else CaseStatus.PASSED,
+            status=status,
             seconds=round(time.monotonic() - begin_s, 3),
             facts=case.facts,
             findings=tuple(case.findings),
@@ -147,6 +133,7 @@ class StoreWalk:
         self._cluster = cluster = DemoCluster(
             self._folder, settings, BROKER_NAME, self._store.dledger
         )
+        self._live = LiveGroup(self._plan, self._store, cluster)
         for member, replica in zip(MEMBERS, replicas, strict=False):
             await asyncio.to_thread(self._copy, replica.path, member)
         context = cluster.context()
@@ -196,9 +183,9 @@ class StoreWalk:
 
     async def _switch(self, case: OpenCase) -> None:
         cluster = self._cluster
-        await self._start_classic()
-        async with self._load() as load:
-            await self._hooks(case, "before", "switch")
+        await self._live.start_classic()
+        async with self._live.load() as load:
+            await self._live.run_hooks(case, "before", "switch")
             load.longest_gap_s()
             await cluster.stop("n0", "n1")
             await cluster.carry_out(cluster.context(), plan_alignment, "aligned")
@@ -207,44 +194,44 @@ class StoreWalk:
             await cluster.leader()
             await load.wait_for(self._plan.load_messages)
             self._pause(case, "switch", load)
-            await self._hooks(case, "after", "switch")
+            await self._live.run_hooks(case, "after", "switch")
         await self._level(case)
-        await self._count_lost(case)
+        self._last = await self._live.count_lost(case)
         await cluster.stop_group()
 
     async def _failover(self, case: OpenCase) -> None:
         cluster = self._cluster
         await self._start_group()
-        async with self._load() as load:
-            await self._hooks(case, "before", "failover")
+        async with self._live.load() as load:
+            await self._live.run_hooks(case, "before", "failover")
             leader = await cluster.leader()
             load.longest_gap_s()
             cluster.brokers[leader].kill()
             await load.wait_for(self._plan.load_messages)
             self._pause(case, "failover", load)
             await cluster.start(leader)
-            await self._hooks(case, "after", "failover")
+            await self._live.run_hooks(case, "after", "failover")
         await self._level(case)
-        await self._count_lost(case)
+        self._last = await self._live.count_lost(case)
         await cluster.stop_group()
 
     async def _leave(self, case: OpenCase) -> None:
         cluster = self._cluster
         await self._start_group()
-        async with self._load() as load:
-            await self._hooks(case, "before", "leave")
+        async with self._live.load() as load:
+            await self._live.run_hooks(case, "before", "leave")
             load.longest_gap_s()
             await cluster.stop_group()
             await cluster.carry_out(cluster.context(self._version_2), plan_leaving, "left")
             await self._certify(case)
-            await self._start_classic()
+            await self._live.start_classic()
             await load.wait_for(self._plan.load_messages)
             self._pause(case, "leave", load)
-            await self._hooks(case, "after", "leave")
+            await self._live.run_hooks(case, "after", "leave")
         begin_s = time.monotonic()
         await cluster.slave_has_all()
         case.limit("lag_s", time.monotonic() - begin_s, self._plan.limits.lag_s)
-        await self._count_lost(case)
+        self._last = await self._live.count_lost(case)
         await cluster.stop("n1", "n0")
         for member in ("n0", "n1"):
             problems = (await asyncio.to_thread(read_store, cluster.store(member))).problems
@@ -255,16 +242,10 @@ class StoreWalk:
         before = self._last
         if before is None:
             return "nothing was read after the stage leave"
-        cluster = self._cluster
-        try:
-            queues = self._queues()
-            source = cluster.store("n0")
-            after = await read_with_java(
-                version, source, self._folder / f"java-{version}", cluster, queues
-            )
-        except (RmqError, OSError) as error:
-            case.findings.append(str(error))
-            return None
+        cluster, folder = self._cluster, self._folder / f"java-{version}"
+        after = await read_with_java(
+            version, cluster.store("n0"), folder, cluster, self._live.queues()
+        )
         if isinstance(after, str):
             return after
         compared = compare(before, after, sys.maxsize)
@@ -273,34 +254,25 @@ class StoreWalk:
         case.findings += compared.differences[:FINDINGS_SHOWN]
         if not before.messages:
             case.findings.append("NOTHING COMPARED: no message was read before")
-        problems = read_store(self._folder / f"java-{version}" / "store").problems
+        problems = read_store(folder / "store").problems
         case.findings += problems[:FINDINGS_SHOWN]
         return None
 
+    async def _controller(self, case: OpenCase, name: str) -> str | None:
+        """Take copies of the result to a controller; return what could not be tried, or None."""
+        one = ControllerCase(
+            plan=self._plan,
+            store=self._store,
+            source=self._cluster,
+            folder=self._folder / name,
+            version=name.removeprefix(CONTROLLER).removeprefix("-") or None,
+        )
+        return await one.carry_out(case)
+
     async def _start_group(self) -> None:
-        await self._start_name_server()
+        await self._cluster.start_name_server()
         await self._cluster.start(*MEMBERS)
         await self._cluster.leader()
-
-    async def _start_name_server(self) -> None:
-        if not self._cluster.namesrv.running:
-            await asyncio.to_thread(self._cluster.namesrv.start)
-
-    async def _start_classic(self) -> None:
-        await self._start_name_server()
-        await self._cluster.start("n0", "n1")
-        await self._cluster.master_is_known()
-        await self._cluster.slave_has_all()
-
-    @asynccontextmanager
-    async def _load(self) -> AsyncIterator[SendWorkload]:
-        load = SendWorkload(
-            self._cluster.namesrv.address, self._plan.per_second, prefix=f"{time.time_ns()}"
-        )
-        async with load:
-            await load.wait_for(self._plan.load_messages)
-            yield load
-        self._acknowledged |= set(load.acknowledged)
 
     def _pause(self, case: OpenCase, stage: str, load: SendWorkload) -> None:
         case.limit("pause_s", load.longest_gap_s(), self._plan.limits.pauses_s[stage])
@@ -311,38 +283,6 @@ class StoreWalk:
         begin_s = time.monotonic()
         await self._cluster.level()
         case.limit("lag_s", time.monotonic() - begin_s, self._plan.limits.lag_s)
-
-    async def _count_lost(self, case: OpenCase) -> None:
-        """Read everything, and look for each message that was acknowledged so far."""
-        async with PullConsumer(READER, self._cluster.namesrv.address) as consumer:
-            self._last = await read_all_topics(consumer, BROKER_NAME, self._queues())
-        found = {
-            dict(value.properties).get("KEYS")
-            for (topic, _, _), value in self._last.messages.items()
-            if topic == LOAD_TOPIC
-        }
-        lost = self._acknowledged - found
-        case.facts["lost"] = len(lost)
-        if lost:
-            shown = ", ".join(sorted(lost)[:3])
-            case.findings.append(f"{len(lost)} acknowledged messages are missing: {shown}, ...")
-
-    def _queues(self) -> list[tuple[str, int]]:
-        stores = [queues_on_disk(self._cluster.store(member)) for member in MEMBERS]
-        return sorted({(each.topic, each.queue_id) for store in stores for each in store})
-
-    async def _hooks(self, case: OpenCase, when: str, stage: str) -> None:
-        variables = {
-            "RMQPY_NAME_SERVER": self._cluster.namesrv.address,
-            "RMQPY_BROKER": await self._cluster.master_is_known(),
-            "RMQPY_STORE": self._store.name,
-            "RMQPY_STAGE": stage,
-            "RMQPY_WHEN": when,
-        }
-        for command in self._plan.hooks.get((when, stage), ()):
-            failed = await run_hook(command, self._plan.folder, variables, self._plan.hook_s)
-            if failed is not None:
-                case.findings.append(failed)
 
 
 def _keep(case: OpenCase, found: list[CheckFinding], *, are_findings: bool) -> None:

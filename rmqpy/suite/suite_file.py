@@ -3,7 +3,8 @@
 ::
 
     java = ["4.9.7", "5.3.3"]          # brokers that must serve the result, each one more case
-    stages = ["check", "prepare", "switch", "failover", "verify", "leave"]    # the default
+    # the default; controller only if java has a version of 5.x
+    stages = ["check", "prepare", "switch", "failover", "verify", "leave", "controller"]
 
     [load]
     per_second = 100                   # a producer that never stops sending
@@ -13,6 +14,7 @@
     switch_pause_s = 30                # the time without an acknowledged send
     failover_pause_s = 15
     leave_pause_s = 30
+    controller_pause_s = 60            # to a controller, and when it elects another master
     lag_s = 15                         # the time until all members have the same end
 
     [hooks]                            # commands with a running group (rmqpy.suite.hooks)
@@ -44,8 +46,11 @@ from rmqpy.model.errors import ConfigError
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.suite.toml_table import CheckedTable, read_toml
 
-STAGES = ("check", "prepare", "switch", "failover", "verify", "leave")
-"""All stages in the order in which they are carried out. The cases of Java follow them."""
+CONTROLLER = "controller"
+STAGES = ("check", "prepare", "switch", "failover", "verify", "leave", CONTROLLER)
+"""All stages in the order in which they are carried out. ``controller`` has a case for each version
+of 5.x. The cases of Java follow them.
+"""
 NEEDED = {
     "prepare": "check",
     "switch": "prepare",
@@ -54,7 +59,7 @@ NEEDED = {
     "leave": "switch",
 }
 """The stage without which another one has nothing to work on."""
-LIVE_STAGES = ("switch", "failover", "leave")
+LIVE_STAGES = ("switch", "failover", "leave", CONTROLLER)
 """The stages before and after which a group runs."""
 CLASSIC_STAGES = ("prepare", "switch")
 """The stages that a group which runs DLedger already does not need."""
@@ -62,6 +67,8 @@ REPLICAS_MAX = 3
 JAVA_CASE = "java-"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 VERSION = re.compile(r"\d+\.\d+\.\d+")
+FIRST_WITH_CONTROLLER = 5
+"""The first major version of RocketMQ that has controllers."""
 
 
 @define(frozen=True, kw_only=True)
@@ -100,7 +107,7 @@ class SuitePlan:
     name: str
     folder: Path
     stores: tuple[SuiteStore, ...]
-    stages: tuple[str, ...] = STAGES
+    stages: tuple[str, ...]
     java: tuple[str, ...] = ()
     per_second: float = 100.0
     load_messages: int = 50
@@ -110,8 +117,13 @@ class SuitePlan:
 
     def cases_of(self, store: SuiteStore) -> tuple[str, ...]:
         """Return the names of the cases of a store, in order."""
-        stages = (each for each in self.stages if not (store.dledger and each in CLASSIC_STAGES))
-        return (*stages, *(f"{JAVA_CASE}{version}" for version in self.java))
+        stages = [each for each in self.stages if not (store.dledger and each in CLASSIC_STAGES)]
+        if CONTROLLER in stages:
+            stages.remove(CONTROLLER)
+            newer = _with_controller(self.java)
+            stages += [f"{CONTROLLER}-{version}" for version in newer] or [CONTROLLER]
+        served = self.java if "leave" in stages else ()
+        return (*stages, *(f"{JAVA_CASE}{version}" for version in served))
 
 
 def read_suite(path: Path) -> SuitePlan:
@@ -121,13 +133,14 @@ def read_suite(path: Path) -> SuitePlan:
     load = top.table("load")
     hooks, hook_s = _hooks(top.table("hooks"))
     stores = _stores(top, folder)
-    stages = _stages(top, stores)
+    java = _java(top)
+    stages = _stages(top, stores, java)
     plan = SuitePlan(
         name=top.text("name", path.stem),
         folder=folder,
         stores=stores,
         stages=stages,
-        java=_java(top, stages),
+        java=java,
         per_second=load.number("per_second", 100.0) or 1.0,
         load_messages=max(1, round(load.number("messages", 50))),
         limits=_limits(top.table("limits")),
@@ -150,13 +163,26 @@ def suite_of_store(store: Path, config: Path | None, java: tuple[str, ...]) -> S
     dledger = _check_replicas(str(store), (replica,))
     name = store.name if NAME.fullmatch(store.name) else "store"
     one = SuiteStore(name=name, replicas=(replica,), dledger=dledger)
-    return SuitePlan(name="suite", folder=Path.cwd(), stores=(one,), java=java)
+    return SuitePlan(
+        name="suite", folder=Path.cwd(), stores=(one,), stages=_default_stages(java), java=java
+    )
 
 
-def _stages(top: CheckedTable, stores: tuple[SuiteStore, ...]) -> tuple[str, ...]:
+def _with_controller(java: tuple[str, ...]) -> list[str]:
+    """Return the versions that have controllers."""
+    return [each for each in java if int(each.partition(".")[0]) >= FIRST_WITH_CONTROLLER]
+
+
+def _default_stages(java: tuple[str, ...]) -> tuple[str, ...]:
+    return STAGES if _with_controller(java) else STAGES[:-1]
+
+
+def _stages(
+    top: CheckedTable, stores: tuple[SuiteStore, ...], java: tuple[str, ...]
+) -> tuple[str, ...]:
     """Read the stages. Those that only classic stores need may be missing if there is none."""
     not_needed = CLASSIC_STAGES if all(store.dledger for store in stores) else ()
-    given = top.texts("stages", STAGES)
+    given = top.texts("stages", _default_stages(java))
     for stage in given:
         if stage not in STAGES:
             hint = did_you_mean(stage, STAGES)
@@ -166,18 +192,25 @@ def _stages(top: CheckedTable, stores: tuple[SuiteStore, ...]) -> tuple[str, ...
             raise top.error("stages", list(given), f"{needed} before {stage}, which needs it")
     if not given:
         raise top.error("stages", [], f"some of {', '.join(STAGES)}")
+    if CONTROLLER in given:
+        classic = "switch" not in given and not any(store.dledger for store in stores)
+        needed = "prepare" if classic else "leave"
+        if needed not in given:
+            raise top.error("stages", list(given), f"{needed} before {CONTROLLER}, which needs it")
+    if "leave" not in given and set(java).difference(
+        _with_controller(java) if CONTROLLER in given else ()
+    ):
+        raise top.error("java", list(java), "the stage leave, whose result Java serves")
     return tuple(stage for stage in STAGES if stage in given)
 
 
-def _java(top: CheckedTable, stages: tuple[str, ...]) -> tuple[str, ...]:
+def _java(top: CheckedTable) -> tuple[str, ...]:
     versions = top.texts("java")
     for version in versions:
         if not VERSION.fullmatch(version):
             raise top.error("java", version, "versions such as 4.9.7")
     if len(set(versions)) < len(versions):
         raise top.error("java", list(versions), "each version once")
-    if versions and "leave" not in stages:
-        raise top.error("java", list(versions), "the stage leave, whose result Java serves")
     return versions
 
 
@@ -186,6 +219,7 @@ def _limits(table: CheckedTable) -> SuiteLimits:
         "switch": table.number("switch_pause_s", 30.0),
         "failover": table.number("failover_pause_s", 15.0),
         "leave": table.number("leave_pause_s", 30.0),
+        CONTROLLER: table.number("controller_pause_s", 60.0),
     }
     limits = SuiteLimits(pauses_s=pauses_s, lag_s=table.number("lag_s", 15.0))
     table.finish()

@@ -31,9 +31,11 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 def test_a_short_file_has_all_stages_and_default_limits(write: Callable[[str], Path]) -> None:
     plan = read_suite(write(ONE))
     assert plan.name == "suite"
-    assert plan.cases_of(plan.stores[0]) == STAGES
+    assert plan.cases_of(plan.stores[0]) == STAGES[:-1], "no Java of 5.x, and no controller"
     assert plan.stores[0].replicas[0].path == plan.folder / "store"
     assert plan.limits.pauses_s["switch"] == 30
+    assert suite_of_store(plan.folder / "store", None, ("4.9.7",)).stages == plan.stages
+    assert suite_of_store(plan.folder / "store", None, ("5.3.3",)).stages == STAGES
 
 
 def test_the_stages_keep_their_order_and_java_follows(write: Callable[[str], Path]) -> None:
@@ -43,14 +45,37 @@ def test_the_stages_keep_their_order_and_java_follows(write: Callable[[str], Pat
     assert plan.cases_of(plan.stores[0]) == cases
 
 
+def test_each_version_of_5x_is_a_case_of_the_controller(write: Callable[[str], Path]) -> None:
+    plan = read_suite(write('java = ["4.9.7", "5.1.4", "5.3.3"]\n' + ONE))
+    assert plan.cases_of(plan.stores[0])[5:] == (
+        *("leave", "controller-5.1.4", "controller-5.3.3"),
+        *("java-4.9.7", "java-5.1.4", "java-5.3.3"),
+    )
+    short = 'stages = ["check", "prepare", "controller"]\n'
+    alone = read_suite(write(short + ONE))
+    assert alone.cases_of(alone.stores[0]) == ("check", "prepare", "controller")
+    newer = read_suite(write('java = ["5.3.3"]\n' + short + ONE))
+    assert newer.cases_of(newer.stores[0]) == ("check", "prepare", "controller-5.3.3")
+
+
 def test_a_group_that_runs_dledger_has_no_switch(write: Callable[[str], Path]) -> None:
     group = '[[store]]\nname = "group"\n' + 3 * '[[store.replica]]\npath = "new"\n'
     plan = read_suite(write('stages = ["check", "failover", "leave"]\n' + group))
     assert plan.stores[0].dledger
     assert plan.cases_of(plan.stores[0]) == ("check", "failover", "leave")
     both = read_suite(write(ONE + group))
-    assert both.cases_of(both.stores[0]) == STAGES
+    assert both.cases_of(both.stores[0]) == STAGES[:-1]
     assert both.cases_of(both.stores[1]) == ("check", "failover", "verify", "leave")
+
+
+def test_a_dledger_group_leaves_before_it_goes_to_a_controller(
+    write: Callable[[str], Path],
+) -> None:
+    group = '[[store]]\nname = "group"\n' + 3 * '[[store.replica]]\npath = "new"\n'
+    with pytest.raises(ConfigError, match="expected leave before controller"):
+        read_suite(write('stages = ["check", "controller"]\n' + group))
+    plan = read_suite(write('stages = ["check", "leave", "controller"]\n' + group))
+    assert plan.cases_of(plan.stores[0]) == ("check", "leave", "controller")
 
 
 def test_a_store_alone_is_a_suite(tmp_path: Path, write: Callable[[str], Path]) -> None:
@@ -73,6 +98,16 @@ def test_a_store_alone_is_a_suite(tmp_path: Path, write: Callable[[str], Path]) 
         ('java = ["latest"]\n' + ONE, "expected versions such as 4.9.7"),
         ('java = ["4.9.7", "4.9.7"]\n' + ONE, "expected each version once"),
         ('stages = ["check"]\njava = ["4.9.7"]\n' + ONE, "expected the stage leave"),
+        ('stages = ["check"]\njava = ["5.3.3"]\n' + ONE, "expected the stage leave"),
+        (
+            'stages = ["check", "prepare", "controller"]\njava = ["4.9.7", "5.3.3"]\n' + ONE,
+            "expected the stage leave",
+        ),
+        ('stages = ["check", "controller"]\n' + ONE, "expected prepare before controller"),
+        (
+            'stages = ["check", "prepare", "switch", "controller"]\n' + ONE,
+            "expected leave before controller",
+        ),
         ("[load]\nper_second = -1\n" + ONE, "expected a number, 0 or more"),
         ("[load]\nper_second = true\n" + ONE, "expected a number, 0 or more"),
         ("[load]\nrate = 1\n" + ONE, "found the key 'rate'"),

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmqpy.cli import main
-from rmqpy.suite.cases import CaseStatus
-from rmqpy.suite.runner import SuiteRun
+from rmqpy.codec.epochs import Epoch, decode_epochs
+from rmqpy.suite.cases import CaseStatus, SuiteResult
+from rmqpy.suite.runner import SuiteRun, exit_code
 from rmqpy.suite.suite_file import SuitePlan, read_suite
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,49 @@ def test_a_lagging_slave_is_prepared_and_the_store_is_not_changed(
     shown.clear()
     assert run.run(lambda case: shown.append(case.case)).cases == (check, prepare)
     assert not shown, "the results of the first run are read"
+
+
+def test_without_java_the_copies_are_handed_over_and_the_case_is_not_tested(
+    plan: Callable[[str], SuitePlan], tmp_path: Path
+) -> None:
+    """It says what was not tested; the members that other cases need have no epochs."""
+    plan("")
+    path = tmp_path / "suite.toml"
+    path.write_text(path.read_text().replace('"prepare"]', '"prepare", "controller"]'))
+    run = SuiteRun(plan=read_suite(path), work=tmp_path / "work", keep=True)
+    _, prepare, controller = run.run(lambda _case: None).cases
+    assert controller.status is CaseStatus.NOT_TESTED
+    [finding] = controller.findings
+    assert "no version of 5.x in java" in finding and "fail-over" in finding
+    assert controller.facts["certificate"] == "EQUAL"
+    assert controller.facts["messages"] == prepare.facts["messages"] == 361
+    assert exit_code(SuiteResult("suite", (prepare, controller))) == 1
+    for member in ("n0", "n1", "n2"):
+        copied = tmp_path / "work" / "b" / "controller" / member
+        epochs = decode_epochs((copied / "store" / "epochFileCheckpoint").read_bytes())
+        assert epochs == (Epoch(0, 0),)
+        lines = (copied / "broker.conf").read_text().splitlines()
+        assert {"enableControllerMode=true", "allAckInSyncStateSet=true"} <= {*lines}
+        assert not any(line.startswith(("brokerId", "brokerRole")) for line in lines)
+        prepared = tmp_path / "work" / "b" / member
+        assert not (prepared / "store" / "epochFileCheckpoint").exists()
+        assert "enableControllerMode" not in (prepared / "broker.conf").read_text()
+
+
+def test_without_the_jars_of_a_version_its_case_says_so(
+    plan: Callable[[str], SuitePlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RMQPY_JAVA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    plan("")
+    path = tmp_path / "suite.toml"
+    text = path.read_text().replace('"prepare"]', '"prepare", "controller"]')
+    path.write_text(f'java = ["5.3.3"]\n{text}')
+    case = SuiteRun(plan=read_suite(path), work=tmp_path / "work").run(lambda _case: None).cases[2]
+    assert (case.case, case.status) == ("controller-5.3.3", CaseStatus.NOT_TESTED)
+    assert "java is neither in JAVA_HOME nor on the PATH" in case.findings[0]
+    assert case.facts["certificate"] == "EQUAL"
 
 
 def test_damage_is_a_finding_and_later_stages_are_not_tested(

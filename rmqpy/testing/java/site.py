@@ -16,6 +16,7 @@ from pathlib import Path
 
 from attrs import define, field
 
+from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.testing.java.clients import ADMIN_SECONDS_MAX, LineClient, MqAdmin, Probe
 from rmqpy.testing.java.install import JavaHome
 from rmqpy.testing.processes import LOOPBACK, BrokerSpec, ServerProcess, write_properties
@@ -98,14 +99,21 @@ class JavaSite:
         return self._server(name, "controller", main, controller_port)
 
     def broker(self, name: str, spec: BrokerSpec) -> ServerProcess:
-        directory = self.root / name
-        store = spec.store or directory / "store"
-        lines = {**BUSY_MACHINE, **spec.lines(store)}
-        conf = write_properties(directory / "conf" / "broker.conf", lines)
-        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
-        server = self._server(name, "broker", main, spec.port)
+        store = spec.store or self.root / name / "store"
+        server = self._broker(name, spec.lines(store), spec.port)
         server.store = store
         return server
+
+    def broker_of(self, name: str, conf: Path, port: int) -> ServerProcess:
+        """Return a broker with the lines of an existing broker.conf, which says ``port``, too."""
+        lines = parse_properties(decode_properties_bytes(conf.read_bytes()))
+        return self._broker(name, {line.key: line.value for line in lines}, port)
+
+    def _broker(self, name: str, lines: Mapping[str, str], port: int) -> ServerProcess:
+        conf = self.root / name / "conf" / "broker.conf"
+        write_properties(conf, {**BUSY_MACHINE, **lines})
+        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
+        return self._server(name, "broker", main, port)
 
     def probe(self, namesrv: str, name: str = "probe") -> Probe:
         """Return a probe with the folder ``name``; concurrent probes need different folders."""
