@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,12 +84,18 @@ def test_quarantine_keeps_every_other_message(damaged: Path) -> None:
 
 
 def test_force_truncate_ends_the_log_before_the_damage(damaged: Path) -> None:
-    first = min(f.offset for f in without_notes(audit(damaged)) if f.code.name.startswith("RECORD"))
+    found = without_notes(audit(damaged))
+    first = min(f.offset for f in found if f.code.name.startswith("RECORD"))
     before = messages(damaged)
     plan = plan_repair(OsFileSystem(), str(damaged), Repair.FORCE_TRUNCATE)
     execute(damaged, plan)
     after = messages(damaged)
     assert after == {o: m for o, m in before.items() if o < first}
+    bad = {each.offset for each in found if each.code.name.startswith("RECORD")}
+    lost = Counter(m.topic for o, m in before.items() if o >= first and o not in bad)
+    (sentence,) = [each for each in plan.reasons if "given up" in each]
+    assert sentence.startswith(f"{lost.total()} messages after the first damage can be read")
+    assert all(f"{topic} {count}" in sentence for topic, count in lost.items())
     assert sorted(path.name for path in (damaged / "commitlog").iterdir())[-1] == f"{65536:020d}"
     assert len(list((damaged / "rmqpy/quarantine").iterdir())) == 3
 

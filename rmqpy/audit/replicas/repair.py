@@ -21,6 +21,7 @@ action is safe to repeat, so the next call completes a plan that was interrupted
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from typing import Final
@@ -28,6 +29,7 @@ from typing import Final
 from attrs import asdict, define
 
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.scan.directory import LogFile, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, json_value
@@ -42,6 +44,7 @@ from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
+from rmqpy.model.text import count_text
 
 __all__ = ["Action", "Repair", "RepairPlan", "execute_repair", "plan_repair", "unfinished_plan"]
 
@@ -100,7 +103,7 @@ class RepairPlan:
     repair: Repair
     actions: tuple[Action, ...]
     reasons: tuple[str, ...]
-    """The findings that the plan repairs, one line each."""
+    """The findings that the plan repairs, one line each, then the sound messages it gives up."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self, value_serializer=json_value), indent=1).encode()
@@ -142,8 +145,33 @@ def plan_repair(
         actions = list(planner.truncate(damage[0].offset))
     else:
         actions = [action for finding in damage for action in planner.replace(finding)]
-    reasons = tuple(map(str, damage))
-    return RepairPlan(repair=repair, actions=tuple(actions), reasons=reasons)
+    reasons = list(map(str, damage))
+    if damage and repair is Repair.FORCE_TRUNCATE:
+        reasons.append(_given_up(files, directory, damage))
+    return RepairPlan(repair=repair, actions=tuple(actions), reasons=tuple(reasons))
+
+
+def _given_up(files: FileSystem, directory: StoreDirectory, damage: list[Finding]) -> str:
+    """Return a sentence on the sound messages after the first damage, by topic."""
+    topics: Counter[str] = Counter()
+    offset, damaged = damage[0].offset, {each.offset for each in damage}
+    for file in directory.classic.files:
+        if file.first_offset + file.size <= offset:
+            continue
+        view = file_view(files, file, directory.classic.framing)
+        for found in MessageWalk(view, MessageSelection()).run(0):
+            place = found.message.physical_offset
+            if place >= offset and place not in damaged:
+                topics[found.message.topic] += 1
+    if not topics:
+        return "no message after the first damage can be read"
+    given_up = count_text(
+        topics.total(),
+        "message after the first damage can be read and is given up",
+        "messages after the first damage can be read and are given up",
+    )
+    listed = ", ".join(f"{topic} {count}" for topic, count in topics.most_common())
+    return f"{given_up} ({listed}); --quarantine keeps them in the log"
 
 
 def _check_stopped(directory: StoreDirectory) -> None:
