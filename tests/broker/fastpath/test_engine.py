@@ -316,6 +316,7 @@ def test_late_replies_have_the_timeout_code(pair: MakeBrokerPair) -> None:
         (0, (1 << 40).to_bytes(8)),
         (0, bytes(8)),
         (0, b"\xff" * 8),
+        (0, (1 << 63).to_bytes(8)),
     ],
     ids=[
         "size",
@@ -324,6 +325,7 @@ def test_late_replies_have_the_timeout_code(pair: MakeBrokerPair) -> None:
         "after the log",
         "wrong message",
         "offset below 0",
+        "smallest offset",
     ],
 )
 def test_units_that_point_to_wrong_places_are_skipped(
