@@ -13,8 +13,12 @@ from rmqpy.audit.replicas.compare import (
     LocalStore,
     compare_manifests,
     compare_stores,
+    verdict_on,
+    verdict_on_logs,
 )
 from rmqpy.audit.replicas.compare import DifferenceKind as Kind
+from rmqpy.audit.replicas.difference_text import difference_sentences
+from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, Containment
 from rmqpy.store.files.disk import OsFileSystem
 
 Pair = tuple[Path, Path]
@@ -37,6 +41,12 @@ def pair(copy_of: Callable[[str], Path]) -> Pair:
 def compare(one: Path, two: Path) -> list[Difference]:
     """Return the differences to the byte."""
     return compare_stores(manifest_of(one), manifest_of(two), local_store(one), local_store(two))
+
+
+def sentences(one: Path, two: Path) -> list[str]:
+    left, right = manifest_of(one), manifest_of(two)
+    found = compare(one, two)
+    return [*difference_sentences(found, left, right, verdict_on(found, left, right))]
 
 
 def test_replicas_are_equal(pair: Pair) -> None:
@@ -72,7 +82,10 @@ def test_the_first_different_byte_and_its_message_are_found(pair: Pair) -> None:
     record = difference.record
     assert record is not None
     assert record.offset <= difference.begin < record.offset + record.size
-    assert record.topic in str(difference) and f"offset {record.queue_offset}" in str(difference)
+    (sentence,) = sentences(one, two)
+    assert sentence.startswith(f"the classic logs differ at offset {65536 + 30000}: byte ")
+    place = f"topic {record.topic}, queue {record.queue_id} offset {record.queue_offset}"
+    assert sentence.endswith(f"; {place}")
     (coarse,) = compare_manifests(manifest_of(one), manifest_of(two))
     assert coarse.begin == 65536 < 65536 + 30000 < coarse.end
 
@@ -126,3 +139,40 @@ def test_a_changed_table_is_found(pair: Pair) -> None:
     path.write_text(path.read_text().replace('"perm":6', '"perm":4', 1))
     (difference,) = compare(one, two)
     assert (difference.kind, difference.log) == (Kind.TABLE, "topics.json")
+
+
+def test_files_that_only_one_log_has_are_differences(pair: Pair) -> None:
+    """Adjacent ones are one difference, in both orders; if both lack a file, it is none."""
+    one, two = pair
+    for store, numbers in ((two, (1, 2)), (one, (2,))):
+        paths = sorted((store / "commitlog").iterdir())
+        for number in numbers:
+            paths[number].unlink()
+        if store is two:
+            for stores in (pair, pair[::-1]):
+                (found,) = compare(*stores)
+                assert (found.kind, found.begin, found.end) == (Kind.FILE, 65536, 3 * 65536)
+    (found,) = compare(one, two)
+    assert (found.kind, found.begin, found.end) == (Kind.FILE, 65536, 2 * 65536)
+    assert verdict_on([found], manifest_of(one), manifest_of(two)) == DIFFERENT
+
+
+def test_a_log_that_is_longer_without_more_messages_has_an_unknown_number(pair: Pair) -> None:
+    one, two = map(manifest_of, pair)
+    assert one.messages == two.messages
+    verdict = verdict_on_logs(one, two, in_left=False, in_right=True)
+    assert verdict.contained == (Containment(one.name, two.name, None),)
+    assert str(verdict).endswith(" has a longer log, with an unknown number of messages more")
+    assert verdict_on_logs(one, two, in_left=True, in_right=True) == DIFFERENT
+    assert verdict_on_logs(one, two, in_left=False, in_right=False) == EQUAL
+
+
+def test_messages_that_expired_in_one_store_are_counted_by_topic(pair: Pair) -> None:
+    one, two = pair
+    left = manifest_of(one)
+    sorted((two / "commitlog").iterdir())[0].unlink()
+    right = manifest_of(two)
+    begins, *missing = sentences(one, two)
+    assert begins == f"the classic log of {left.name} begins at 0, that of {right.name} at 65536"
+    counts = [int(sentence.split()[0]) for sentence in missing]
+    assert sum(counts) == left.messages - right.messages > 0

@@ -59,6 +59,14 @@ def test_the_first_missing_message_of_a_lagging_slave_is_found(
     first = pair["first"]
     assert code == 2 and pair["verdict"] == "CONTAINED" and pair["differences"] == [first]
     assert pair["contained"] == [{"inner": "slave", "outer": "master", "more": 70}]
+    assert pair["sentences"] == [
+        "the classic log of master ends at 341158, that of slave at 229443; the first message after"
+        " that is topic Normal, queue 0 offset 33",
+        "10 messages missing in slave: topic Keyed, queue 0 offset 20 to 24, queue 1 offset 20"
+        " to 24",
+        "60 messages missing in slave: topic Normal, queue 0 offset 33 to 47, queue 1 offset 33"
+        " to 47, queue 2 offset 31 to 45, queue 3 offset 30 to 44",
+    ]
     assert (first["kind"], first["begin"], first["end"]) == ("END", 229443, 341158)
     record = first["record"]
     assert (record["offset"], record["topic"]) == (229443, "Normal")
@@ -82,8 +90,49 @@ def test_every_pair_of_a_wrongly_joined_group_is_compared(
     assert (
         "n1 and n2: EQUAL" in out
         and "n0 and n1: DIFFERENT" in out
-        and "first END classic from offset 222613" in out
+        and "the classic log of n0 ends at 224528, that of n1 at 222613; the first message after"
+        " that is topic Normal, queue 0 offset 30"
+        in out
     )
+
+
+def test_compare_and_certify_name_the_same_missing_messages(
+    run: Run, store_of: Callable[[str], Path]
+) -> None:
+    """One reads the messages through their queues, the other only the sums of the log."""
+    stores = [*map(store_of, LAGGING)]
+    certified, compared = (run("pipeline", verb, *stores)[1] for verb in ("certify", "compare"))
+    found = {
+        line.partition("; first")[0] for line in certified.splitlines() if "missing in" in line
+    }
+    assert len(found) == 2
+    assert found == {line for line in compared.splitlines() if "missing in" in line}
+
+
+def test_a_file_that_only_one_replica_has_is_a_difference(
+    run: Run, copy_of: Callable[[str], Path]
+) -> None:
+    master, slave = map(copy_of, EQUAL)
+    sorted((slave / "commitlog").iterdir())[1].unlink()
+    for stores in ((master, slave), (slave, master)):
+        code, out = run("pipeline", "compare", *stores)
+        assert code == 2 and out.splitlines()[2].endswith(": DIFFERENT")
+        assert out.splitlines()[3:] == [
+            "  slave lacks the files of the classic log between offsets 65536 and 131072"
+        ]
+
+
+def test_tables_are_compared_in_the_words_of_a_certificate(
+    run: Run, copy_of: Callable[[str], Path]
+) -> None:
+    master, slave = map(copy_of, EQUAL)
+    path = slave / "config/topics.json"
+    path.write_text(path.read_text().replace('"perm":6', '"perm":4', 1))
+    certified, compared = (
+        [line for line in run("pipeline", verb, master, slave)[1].splitlines() if "topics" in line]
+        for verb in ("certify", "compare")
+    )
+    assert certified == compared and len(compared) == 1
 
 
 def test_equal_replicas_have_no_differences(run: Run, store_of: Callable[[str], Path]) -> None:

@@ -67,6 +67,14 @@ def test_the_digests_of_equal_logs_do_not_travel(pair: tuple[Path, Path]) -> Non
     assert first.digest.encode() in mine.survey().encode(), "the digest of the file"
 
 
+def test_a_file_that_one_log_lacks_is_a_divergence(pair: tuple[Path, Path]) -> None:
+    (pair[1] / FILES[1]).unlink()
+    for one, two in (pair, pair[::-1]):
+        found = compare_logs(local(one), local(two))
+        assert found.relation is Relation.DIVERGED
+        assert found.common_end <= found.difference <= 65536
+
+
 def test_only_the_digests_of_a_file_that_differs_travel(pair: tuple[Path, Path]) -> None:
     flip(pair[1] / FILES[1], 1000)
     asked: list[tuple[str, object]] = []

@@ -193,7 +193,7 @@ class Comparison:
         """
         verdict = self.verdict
         if verdict.word is Word.CONTAINED:
-            return self.may_have_more or not any(each.more for each in verdict.contained)
+            return self.may_have_more or all(each.more == 0 for each in verdict.contained)
         return verdict.is_equal
 
 

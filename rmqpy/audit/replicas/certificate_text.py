@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rmqpy.audit.facts.proof_age import age_sentences
 from rmqpy.audit.replicas.certificate import Certificate, Comparison, Subject
 from rmqpy.audit.replicas.message_comparison import DifferenceGroup
+from rmqpy.audit.replicas.table_comparison import TableDifference
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.model.text import count_text
 
-__all__ = ["certificate_lines", "comparison_sentences", "moved_text"]
+__all__ = [
+    "certificate_lines",
+    "comparison_sentences",
+    "listed_sentences",
+    "missing_sentence",
+    "moved_text",
+    "table_sentence",
+]
 
 SENTENCES_MAX: Final = 20
 """The maximum number of sentences on one comparison; the JSON form has all of them."""
@@ -58,13 +66,17 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
         yield from (f"  {text}" for text in age_sentences(each.age, certificate.made_ms))
     for compared in certificate.comparisons:
         yield f"{compared.reference} compared with {compared.other}: {_counts(compared)}"
-        sentences = list(comparison_sentences(compared))
-        yield from (f"  {sentence}" for sentence in sentences[:SENTENCES_MAX])
-        if sentences[SENTENCES_MAX:]:
-            yield f"  and {len(sentences) - SENTENCES_MAX} more sentences, in --format json"
+        yield from listed_sentences([*comparison_sentences(compared)])
     if certificate.not_examined:
         yield f"not examined: {'; '.join(certificate.not_examined)}"
     yield str(certificate.verdict)
+
+
+def listed_sentences(sentences: Sequence[str]) -> Iterator[str]:
+    """Yield indented lines of at most ``SENTENCES_MAX`` sentences."""
+    yield from (f"  {sentence}" for sentence in sentences[:SENTENCES_MAX])
+    if sentences[SENTENCES_MAX:]:
+        yield f"  and {len(sentences) - SENTENCES_MAX} more sentences, in --format json"
 
 
 def _by_queue(subject: Subject) -> str:
@@ -135,7 +147,18 @@ def comparison_sentences(compared: Comparison) -> Iterator[str]:
             " index"
         )
     for each in compared.table_differences:
-        yield f"{each.table}: {each.text}{' (harmless)' if each.harmless else ''}"
+        yield table_sentence(each)
+
+
+def table_sentence(difference: TableDifference) -> str:
+    harmless = " (harmless)" if difference.harmless else ""
+    return f"{difference.table}: {difference.text}{harmless}"
+
+
+def missing_sentence(name: str, topic: str, groups: Sequence[DifferenceGroup]) -> str:
+    """Return a sentence on the messages of one topic that the store ``name`` lacks."""
+    count = count_text(sum(group.count for group in groups), "message")
+    return f"{count} missing in {name}: topic {topic}, {_queues(groups)}"
 
 
 def _sentence(name: str, topic: str, groups: list[DifferenceGroup], compared: Comparison) -> str:
@@ -145,9 +168,7 @@ def _sentence(name: str, topic: str, groups: list[DifferenceGroup], compared: Co
     values = f"{_short(first.reference)} in {compared.reference}"
     values += f", {_short(first.other) or 'nothing'} in {compared.other}"
     if name == "missing":
-        return (
-            f"{count_text(count, 'message')} missing in {compared.other}: {where}; first {values}"
-        )
+        return f"{missing_sentence(compared.other, topic, groups)}; first {values}"
     if name == "unreachable":
         return f"{count_text(count, 'message')} not reachable in {compared.reference}: {where}"
     if name == "message":

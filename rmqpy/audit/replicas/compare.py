@@ -41,7 +41,6 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.model.files import FileSystem
-from rmqpy.model.text import count_text
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
@@ -54,6 +53,7 @@ __all__ = [
     "first_difference",
     "first_different_byte",
     "verdict_on",
+    "verdict_on_logs",
 ]
 
 _CHUNK = 1 << 20
@@ -65,6 +65,7 @@ class DifferenceKind(Enum):
     LOG = "log"
     FILE_SIZE = "file size"
     BEGIN = "begin"
+    FILE = "file"
     CONTENT = "content"
     UNDECIDED = "undecided"
     END = "end"
@@ -90,19 +91,6 @@ class Difference:
     right: str = ""
     record: RecordFacts | None = None
     other: RecordFacts | None = None
-
-    def __str__(self) -> str:
-        place = f" {self.log}" if self.log else ""
-        if self.begin >= 0:
-            place += f" from offset {self.begin}"
-        if self.end > self.begin:
-            place += f" to {self.end}"
-        text = f"{self.kind.name}{place}: {self.left} / {self.right}"
-        record = self.record or self.other
-        if record is not None:
-            what = "first" if self.kind is DifferenceKind.END else "in"
-            text += f"; {what} {record.topic} queue {record.queue_id} offset {record.queue_offset}"
-        return text
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON object without empty fields."""
@@ -165,7 +153,7 @@ def verdict_on(differences: Sequence[Difference], left: Manifest, right: Manifes
     if not left.messages or not right.messages:
         return NOTHING_COMPARED
     tables = verdict_on_tables(tuple(compare_tables(left, right)))
-    only_left = only_right = 0
+    in_left = in_right = False
     for each in differences:
         if each.kind is DifferenceKind.TABLE and each.log in MEMBERS:
             if tables == DIFFERENT or left.contents is None or right.contents is None:
@@ -174,13 +162,23 @@ def verdict_on(differences: Sequence[Difference], left: Manifest, right: Manifes
         one, two = left.log(each.log), right.log(each.log)
         if each.kind not in (DifferenceKind.BEGIN, DifferenceKind.END) or not one or not two:
             return DIFFERENT
-        in_left = one.end > two.end if each.kind is DifferenceKind.END else one.begin < two.begin
-        only_left, only_right = only_left + in_left, only_right + (not in_left)
-    more = max(1, abs(left.messages - right.messages))
-    verdict = Verdict.on_contents(
-        left.name, right.name, more if only_left else 0, more if only_right else 0
-    )
+        is_left = one.end > two.end if each.kind is DifferenceKind.END else one.begin < two.begin
+        in_left, in_right = in_left or is_left, in_right or not is_left
+    verdict = verdict_on_logs(left, right, in_left=in_left, in_right=in_right)
     return tables if verdict.is_equal else verdict
+
+
+def verdict_on_logs(left: Manifest, right: Manifest, *, in_left: bool, in_right: bool) -> Verdict:
+    """Return the verdict on two stores whose logs are the same in the range that both have.
+
+    ``in_left`` and ``in_right`` say which has more than that range. As the range has the same
+    messages in both, the totals say how many more; if the longer log does not have more messages,
+    their number is not known.
+    """
+    more = left.messages - right.messages
+    only_left = (more if more > 0 else None) if in_left else 0
+    only_right = (-more if more < 0 else None) if in_right else 0
+    return Verdict.on_contents(left.name, right.name, only_left, only_right)
 
 
 def first_different_byte(one: bytes, two: bytes) -> int:
@@ -287,6 +285,7 @@ def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Diff
             left=f"begins at {left.begin}",
             right=f"begins at {right.begin}",
         )
+    yield from _compare_files(kind, left, right)
     yield from _compare_content(kind, left, right)
     if left.end != right.end:
         longest = max(left.end, right.end)
@@ -295,27 +294,35 @@ def _compare_logs(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Diff
             log=kind,
             begin=end,
             end=longest,
-            left=_end(left, end),
-            right=_end(right, end),
+            left=f"ends at {left.end}",
+            right=f"ends at {right.end}",
         )
 
 
-def _end(log: LogDigest, common: int) -> str:
-    more = sum(_frames_from(file, common) for file in log.files if file.end > common)
-    text = f"ends at {log.end}"
-    return (
-        f"{text}, {count_text(more, 'message')} or more after that"
-        if log.end > common and more
-        else text
-    )
-
-
-def _frames_from(file: LogFileDigest, offset: int) -> int:
-    if file.first_offset >= offset:
-        return file.blocks.frames
-    if not file.blocks.is_whole:
-        return 0
-    return sum(group.count for group in file.blocks.groups if group.offset >= offset)
+def _compare_files(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Difference]:
+    """Yield the ranges between the common start and end for which only one log has files."""
+    begin, end = max(left.begin, right.begin), min(left.end, right.end)
+    ones, twos = ({file.first_offset for file in log.files} for log in (left, right))
+    found: Difference | None = None
+    for offset in sorted(ones ^ twos):
+        if not begin <= offset < end:
+            continue
+        has = [("present" if offset in each else "missing") for each in (ones, twos)]
+        if found is not None and (found.end, found.left) == (offset, has[0]):
+            found = evolve(found, end=offset + left.file_size)
+            continue
+        if found is not None:
+            yield found
+        found = Difference(
+            kind=DifferenceKind.FILE,
+            log=kind,
+            begin=offset,
+            end=offset + left.file_size,
+            left=has[0],
+            right=has[1],
+        )
+    if found is not None:
+        yield found
 
 
 def _compare_content(kind: str, left: LogDigest, right: LogDigest) -> Iterator[Difference]:

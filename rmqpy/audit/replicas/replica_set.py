@@ -22,6 +22,7 @@ from rmqpy.audit.replicas.compare import (
     first_difference,
     verdict_on,
 )
+from rmqpy.audit.replicas.difference_text import difference_sentences
 from rmqpy.audit.replicas.manifest import Manifest
 from rmqpy.audit.replicas.verdict import Verdict
 from rmqpy.model.text import count_text
@@ -43,12 +44,12 @@ class LocalReplicaStore:
 
 @define(slots=True, frozen=True)
 class Pair:
-    """Two replicas, by name, and their differences."""
+    """Two replicas, by name, and their differences; ``sentences`` has one for each cause."""
 
     left: str
     right: str
     differences: tuple[Difference, ...]
-
+    sentences: tuple[str, ...]
     verdict: Verdict
 
     @property
@@ -63,6 +64,7 @@ class Pair:
             **self.verdict.as_json(),
             "first": self.first.as_json() if self.first else None,
             "differences": [each.as_json() for each in self.differences],
+            "sentences": list(self.sentences),
         }
 
 
@@ -71,7 +73,8 @@ def compare_pairs(replicas: Sequence[LocalReplicaStore]) -> Iterator[Pair]:
     for one, two in combinations(replicas, 2):
         found = compare_stores(one.manifest, two.manifest, one.store, two.store)
         verdict = verdict_on(found, one.manifest, two.manifest)
-        yield Pair(one.name, two.name, tuple(found), verdict)
+        sentences = difference_sentences(found, one.manifest, two.manifest, verdict)
+        yield Pair(one.name, two.name, tuple(found), tuple(sentences), verdict)
 
 
 def certify_replicas(replicas: Sequence[LocalReplicaStore], now_ms: int) -> Certificate:

@@ -27,6 +27,7 @@ from rmqpy.model.text import count_text
 __all__ = ["DIFFERENT", "EQUAL", "NOTHING_COMPARED", "Containment", "Verdict", "Word"]
 
 NEWER_TABLES: Final = " newer entries in its tables"
+UNKNOWN_NUMBER: Final = " a longer log, with an unknown number of messages more"
 
 
 class Word(Enum):
@@ -40,7 +41,8 @@ class Word(Enum):
 
 @define(slots=True, frozen=True)
 class Containment:
-    """One store is contained in another, which has ``more`` messages more.
+    """One store is contained in another, which has ``more`` messages more; None if it has more, and
+    their number is not known.
 
     With 0, both have the same messages, and the outer one has newer entries in its tables: those of
     a later state, or those that the inner one has not copied yet.
@@ -48,7 +50,7 @@ class Containment:
 
     inner: str
     outer: str
-    more: int
+    more: int | None
 
 
 @define(slots=True, frozen=True)
@@ -59,16 +61,17 @@ class Verdict:
     contained: tuple[Containment, ...] = ()
 
     @classmethod
-    def on_contents(cls, one: str, two: str, only_one: int, only_two: int) -> Verdict:
+    def on_contents(cls, one: str, two: str, only_one: int | None, only_two: int | None) -> Verdict:
         """Return the verdict on two stores that agree in the messages that both have.
 
-        ``only_one`` and ``only_two`` count the messages that only one of them has.
+        ``only_one`` and ``only_two`` count the messages that only one of them has; None for some
+        of which the number is not known.
         """
-        if only_one and only_two:
+        if only_one != 0 and only_two != 0:
             return DIFFERENT
-        if only_one:
+        if only_one != 0:
             return cls(Word.CONTAINED, (Containment(two, one, only_one),))
-        return cls(Word.CONTAINED, (Containment(one, two, only_two),)) if only_two else EQUAL
+        return cls(Word.CONTAINED, (Containment(one, two, only_two),)) if only_two != 0 else EQUAL
 
     @classmethod
     def overall(cls, verdicts: Iterable[Verdict]) -> Verdict:
@@ -94,13 +97,16 @@ class Verdict:
         word = str(self.word.value)
         if self.word is not Word.CONTAINED:
             return word
-        groups: dict[tuple[str, int], list[str]] = {}
+        groups: dict[tuple[str, int | None], list[str]] = {}
         for each in self.contained:
             groups.setdefault((each.inner, each.more), []).append(each.outer)
         parts = []
         for (inner, more), outers in groups.items():
             text = f"{inner} in {', '.join(outers)}, which {'have' if outers[1:] else 'has'}"
-            text += f" {count_text(more, 'message')} more" if more else NEWER_TABLES
+            if more is None:
+                text += UNKNOWN_NUMBER
+            else:
+                text += f" {count_text(more, 'message')} more" if more else NEWER_TABLES
             parts.append(text)
         return f"{word}: {'; '.join(parts)}"
 

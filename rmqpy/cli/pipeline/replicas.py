@@ -87,6 +87,7 @@ def _verb(
 
 
 def _compare(options: argparse.Namespace) -> int:
+    from rmqpy.audit.replicas.certificate_text import listed_sentences
     from rmqpy.audit.replicas.replica_set import compare_pairs
     from rmqpy.audit.replicas.verdict import Verdict
 
@@ -110,8 +111,7 @@ def _compare(options: argparse.Namespace) -> int:
             )
         for pair in pairs:
             print(f"{pair.left} and {pair.right}: {pair.verdict}")
-            for difference in pair.differences:
-                print(f"  {'first ' if difference is pair.first else ''}{difference}")
+            _print_lines(listed_sentences(pair.sentences))
     return EXIT_DONE if Verdict.overall(pair.verdict for pair in pairs).is_equal else EXIT_NO
 
 

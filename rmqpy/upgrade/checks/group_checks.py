@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import combinations
 
+from rmqpy.audit.replicas.compare import verdict_on_logs
 from rmqpy.audit.replicas.manifest import LogDigest, Manifest
 from rmqpy.audit.replicas.verdict import DIFFERENT, NOTHING_COMPARED, Verdict
 from rmqpy.model.text import count_text
@@ -176,12 +177,9 @@ def _pair_verdict(reference: Replica, other: Replica) -> Verdict:
     if relation is Relation.DIVERGED or (entries is not None and entries.differs):
         return DIFFERENT
     my_end, their_end = _last_entries(mine), _last_entries(theirs)
-    counts = mine.messages - theirs.messages
     shorter = relation is Relation.SHORTER or their_end < my_end or theirs.begin > mine.begin
     longer = relation is Relation.LONGER or their_end > my_end or theirs.begin < mine.begin
-    return Verdict.on_contents(
-        mine.name, theirs.name, max(counts, 1) if shorter else 0, max(-counts, 1) if longer else 0
-    )
+    return verdict_on_logs(mine, theirs, in_left=shorter, in_right=longer)
 
 
 def _last_entries(manifest: Manifest) -> int:

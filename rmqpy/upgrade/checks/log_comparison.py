@@ -66,14 +66,15 @@ def compare_logs(first: Replica, second: Replica) -> LogComparison:
         relation = Relation.SHORTER if not one.files else Relation.LONGER
         return LogComparison(relation, min(one.end, two.end), lacks_front=bool(two.files))
     begin = max(one.begin, two.begin)
-    common_end = begin
+    common_end = following = begin
     theirs = {file.first_offset: file for file in two.files}
     for file in one.files:
         if file.first_offset < begin:
             continue
         other = theirs.get(file.first_offset)
-        if other is None:
+        if other is None or file.first_offset != following:  # One of the logs lacks a file.
             break
+        following = file.end_offset
         equal_to, difference = _compare_file(first, file, second, other)
         common_end = equal_to
         if difference >= 0:
