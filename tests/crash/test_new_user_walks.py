@@ -22,7 +22,7 @@ def test_run_a_broker(tmp_path: Path) -> None:
     assert "broker-a" in started, (parts, errors)
     assert "SEND_OK" in sent and sent.count("hello") >= 1, (parts, errors)
     assert "broker-a" in killed, (parts, errors)
-    assert '"body":"hello"' in read.replace(" ", "") and "1 queues: clean" in read, (parts, errors)
+    assert '"body":"hello"' in read.replace(" ", "") and "1 queue: clean" in read, (parts, errors)
 
 
 def test_use_the_client(tmp_path: Path) -> None:
