@@ -74,6 +74,8 @@ class BitRot:
         if not all(self._has_durably(host, entry, view) for host in self.hosts.values()):
             return None
         path, position, what = self._place(view.host, entry)
+        if path not in view.host.disk.nodes:  # It has expired since the last check.
+            return None
         view.host.disk.flip(path, position, 1 << self.rng.randrange(8), entry.index)
         if is_killed:
             view.host.disk.crash_after = self.rng.randrange(CHANGES_BEFORE_KILL)

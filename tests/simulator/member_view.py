@@ -366,10 +366,12 @@ class MemberView:
                 f"{name} commits {index} and has {len(self.entries)} entries"
             )
         news = False
-        first = max(self.committed + 1, self.begin)
+        first, last = max(self.committed + 1, self.begin), index
         if self.remembers:
             first = min(first, len(self.invariants.committed))
-        for number in range(first, index + 1):
+            while last >= first and self._is_only_remembered(last):
+                last -= 1
+        for number in range(first, last + 1):
             entry = self.entries[number - self.begin]
             record = self._record(entry)
             news = self.invariants.commit_record(name, node.term, entry, record) or news
@@ -377,11 +379,20 @@ class MemberView:
         if news:
             self.invariants.check_quorum(
                 name,
-                self.entries[index - self.begin],
+                self.entries[last - self.begin],
                 self.others,
                 synced=self.host.plan.sync_flush,
                 leads_in=node.term if node.role is Role.LEADER else None,
             )
+
+    def _is_only_remembered(self, index: int) -> bool:
+        """Return whether a blackout has taken an entry from a majority, and another member, which
+        knows it to be committed, has told this one.
+        """
+        entry = self.entries[index - self.begin]
+        if sum(view.has(entry) for view in self.others) >= self.invariants.quorum:
+            return False
+        return any(view.committed >= index for view in self.others if view is not self)
 
     def _record(self, entry: LedgerEntry) -> MessageRecord | None:
         file_size = self.host.plan.file_size
