@@ -298,11 +298,15 @@ class Election:
             if now_ms >= self._round.deadline_ms:
                 self._close()
         elif self.increase_now:
-            self.increase_now = False
-            self._enter_next_term()
-            self.next_vote_ms = now_ms + self._interval()
+            self.enter_next_term()
         elif now_ms >= self.next_vote_ms and self.member.obstacle is None:
             self._begin()
+
+    def enter_next_term(self) -> None:
+        """Enter a new term as a candidate; its votes are asked for after a random pause."""
+        self.increase_now = False
+        self._enter_next_term()
+        self.next_vote_ms = self.member.now_ms + self._interval()
 
     def _begin(self) -> None:
         member = self.member

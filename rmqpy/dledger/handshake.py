@@ -6,7 +6,9 @@ member answers code 3 and is accepted unverified. The body is JSON with members 
 order::
 
     divided_offset     offset where the old commit log ends, -1 without one
-    end_index          last entry, -1 if there is none
+    end_index          last entry that the member has, or knows that it had: a kill may come between
+                       the removal of a log that is to start again and its first entry; -1 if there
+                       is none
     file_size          mappedFileSizeCommitLog
     group, member      names
     least_version      lowest protocol version that the member still understands

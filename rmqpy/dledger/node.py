@@ -212,6 +212,11 @@ class Node:
         return self._member.committed_index
 
     @property
+    def known_committed(self) -> LedgerIndex:
+        """The last entry known to be committed, even if this log has lost it."""
+        return self._member.known_committed
+
+    @property
     def fault(self) -> str | None:
         """The reason why this member must not lead or cannot follow; None if it can do both."""
         return self._follower.divergence or self._member.obstacle

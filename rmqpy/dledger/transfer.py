@@ -206,7 +206,8 @@ class LeadershipTransfer:
             taking.deadline_ms = member.now_ms + member.options.rpc_timeout_ms
             member.term_to_take = target
             member.become_candidate(target)
-            self.election.increase_now = True
+            # A heartbeat that arrived before the next tick would make it a follower again.
+            self.election.enter_next_term()
         elif member.now_ms > taking.deadline_ms:
             self._end_taking(taking, _CODE.TAKE_LEADERSHIP_FAILED)
 

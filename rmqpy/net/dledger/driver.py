@@ -163,7 +163,7 @@ class DLedgerDriver:
             divided_offset=-1 if divided is None else divided,
             old_log_end=mark.end,
             old_log_digest=mark.digest,
-            end_index=self.entries.end.index,
+            end_index=max(self.entries.end.index, self.node.known_committed),
             peers=self.options.addresses,
         )
 

@@ -2,8 +2,8 @@
 
 A member may drop a request, for example while its disk is full. Then nothing arrives until the
 request times out, after ``rpc_timeout_ms``. The core repeats its own requests before that; requests
-which the core does not know are repeated here, every ``heartbeat_interval_ms``, so that losing one
-delays a member no more than losing a heartbeat.
+which the core does not know are repeated here, every ``heartbeat_interval_ms``, but at least every
+``REPEAT_MS``, so that losing one delays a member no more than losing a heartbeat or a comparison.
 
 Invariants: the first result of all repetitions, answer or failure, is the only one; nothing is sent
 after it.
@@ -12,6 +12,7 @@ after it.
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from attrs import define, field
 
@@ -20,6 +21,8 @@ from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RmqError
 from rmqpy.remoting.channel import Network, Reply
 from rmqpy.remoting.command import RemotingCommand
+
+REPEAT_MS: Final = 500
 
 
 @define(slots=True, eq=False, repr=False)
@@ -48,7 +51,7 @@ class RepeatedRequests:
             command,
             done,
             now_ms + options.rpc_timeout_ms,
-            now_ms + options.heartbeat_interval_ms,
+            now_ms + self._interval_ms,
         )
         self._unanswered.append(request)
         self._send(request, now_ms)
@@ -59,8 +62,12 @@ class RepeatedRequests:
         now_ms = self.clock.monotonic_ms()
         for request in self._unanswered:
             if request.repeat_ms <= now_ms < request.deadline_ms:
-                request.repeat_ms = now_ms + self.options.heartbeat_interval_ms
+                request.repeat_ms = now_ms + self._interval_ms
                 self._send(request, now_ms)
+
+    @property
+    def _interval_ms(self) -> int:
+        return min(self.options.heartbeat_interval_ms, REPEAT_MS)
 
     def _send(self, request: _Unanswered, now_ms: int) -> None:
         left_ms = request.deadline_ms - now_ms

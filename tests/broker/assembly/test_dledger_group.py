@@ -654,6 +654,7 @@ def test_no_leader_arises_without_an_entry_that_a_voter_has_lost(
         assert victim.driver is not None and absent.driver is not None
         roles = {victim.driver.node.role, absent.driver.node.role}
         assert roles == {Role.CANDIDATE}
+        assert victim.driver.introduce().end_index == last, "it is no member without entries"
         fault = f"but entry {last} was committed" if field == "term" else "an entry is damaged"
         assert fault in (victim.driver.node.fault or "")
         assert field != "term" or any(fault in text for text in caplog.messages)
