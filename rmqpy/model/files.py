@@ -15,6 +15,17 @@ The times are in ns. Whoever changes a file can set the first of them, and not t
 """
 
 
+class FileSlices(Protocol):
+    """The bytes of a file, of which only the slices that are taken are read. A memoryview is one.
+
+    A slice has no step. Taking it raises StoreError or NetworkError if the bytes cannot be read.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: slice, /) -> memoryview: ...
+
+
 class StoreFile(Protocol):
     """An open file of fixed size."""
 
@@ -95,6 +106,11 @@ class FileSystem(Protocol):
         """
 
     def open_readonly(self, path: str) -> StoreFile: ...
+
+    def open_slices(self, path: str) -> FileSlices:
+        """Open a file of which few bytes will be read, at scattered places. It needs no closing.
+        Raises FileNotFoundError.
+        """
 
     def read_bytes(self, path: str) -> bytes:
         """Return the whole content of a file. Raises FileNotFoundError."""

@@ -264,6 +264,9 @@ class MemoryFiles:
             raise FileNotFoundError(path)
         return MemoryFile(path, self.nodes[path], self, True)
 
+    def open_slices(self, path: str) -> memoryview:
+        return self.open_readonly(path).view
+
     def read_bytes(self, path: str) -> bytes:
         if path not in self.nodes:
             raise FileNotFoundError(path)

@@ -546,7 +546,7 @@ def test_keys_added_after_the_header_was_read_are_ignored_in_a_running_broker(
     ]
 
     def walked(table: IndexTable, low: int, high: int) -> IndexSums:
-        return walk_index(table.view, table.slot_count, table.entry_end, 1 << 62, low, high)
+        return walk_index(table.view[:], table.slot_count, table.entry_end, 1 << 62, low, high)
 
     check = KeyCheck(OsFileSystem(), directory, earlier, 0, 0, (0, 0), walked, running)
     found = {finding.code for findings in check.run() for finding in findings}

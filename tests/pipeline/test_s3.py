@@ -9,12 +9,16 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.pipeline import flip_bit
+from harness.store import StoreRig
 
+from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.cli import main
+from rmqpy.codec.message import offset_msg_id
+from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +124,49 @@ def test_rows_are_those_of_the_directory(
     one = there.option("topic", topic).option("queueId", 0)
     one = one.option("startingOffset", offset).option("endingOffset", offset + 1)
     assert [tuple(row)[:2] for row in one.load(uri).collect()] == [(topic, offset)]
+
+
+def test_a_lookup_reads_kilobytes(
+    upload: Upload, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmqpy.pipeline.datasource.source import RocketMqSource
+
+    store = tmp_path / "java" / "sizes"
+    sizes = {"mapped_file_size_commit_log": 8 << 20, "mapped_file_size_consume_queue": 6_000_000}
+    rig = StoreRig(OsFileSystem(), str(store), changes=sizes)
+    opened = rig.open()
+    for first in range(0, 3000, 100):
+        rig.put(opened, *range(first, first + 100), body=b"0123456789abcdef" * 64)
+    opened.shutdown()
+    fetched: list[int] = []
+    read = ObjectStore.read
+
+    def counted(self: ObjectStore, path: str, start: int, end: int) -> bytes:
+        data = read(self, path, start, end)
+        fetched.append(len(data))
+        return data
+
+    def rows(root: str, **options: str) -> list[dict[str, Any]]:
+        reader = RocketMqSource({"path": root, "storageOptions": storage} | options).reader(schema)
+        batches = (batch for part in reader.partitions() for batch in reader.read(part))
+        return [row for batch in batches for row in batch.to_pylist()]
+
+    monkeypatch.setattr(ObjectStore, "read", counted)
+    storage = json.dumps({**KEYS, "endpoint_url": endpoint})
+    schema = RocketMqSource({"path": str(store)}).schema()
+    uri = upload(store)
+    place = {"topic": "Topic", "queueId": "1", "startingOffset": "700", "endingOffset": "702"}
+    expected = rows(str(store), **place)
+    assert [row["queueOffset"] for row in expected] == [700, 701] and not fetched
+    assert rows(uri, **place) == expected
+    assert 0 < sum(fetched) < 512 << 10
+    fetched.clear()
+    host, _, port = expected[0]["storeHost"].rpartition(":")
+    message_id = offset_msg_id(
+        (bytes(map(int, host.split("."))), int(port)), expected[0]["physicalOffset"]
+    )
+    assert rows(uri, messageId=message_id) == expected[:1]
+    assert 0 < sum(fetched) < 128 << 10
 
 
 def test_a_backup_is_certified_and_exported(

@@ -17,13 +17,14 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from attrs import define, field
 
 from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.findings import Finding, FindingCode
-from rmqpy.audit.scan.log_bytes import LogBytes, map_log
+from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
@@ -40,7 +41,7 @@ from rmqpy.codec.units import (
     index_slot_position,
 )
 from rmqpy.config.loading import StoreSettings
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqpy.model.text import count_text
 from rmqpy.store.files.log_recovery import Framing
@@ -60,10 +61,10 @@ file covers them.
 
 @define(slots=True, frozen=True)
 class IndexTable:
-    """One mapped index file."""
+    """One index file."""
 
     file: str
-    view: memoryview
+    view: FileSlices
     header: IndexHeader
     slot_count: int
 
@@ -82,7 +83,8 @@ class IndexTable:
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Return (key hash, physical offset, seconds, number of the slot's previous entry)."""
         position = index_entry_position(number, self.slot_count)
-        key_hash, offset, seconds, previous = INDEX_ENTRY.unpack_from(self.view, position)
+        raw = self.view[position : position + INDEX_ENTRY.size]
+        key_hash, offset, seconds, previous = INDEX_ENTRY.unpack(raw)
         return key_hash, offset, seconds, previous
 
     def entries(self) -> Iterator[tuple[int, int, int, int]]:
@@ -101,7 +103,8 @@ class IndexTable:
         a broker has added since the header was read.
         """
         position = index_slot_position(key_hash, self.slot_count)
-        return self.counted(INDEX_SLOT.unpack_from(self.view, position)[0])
+        raw = self.view[position : position + INDEX_SLOT.size]
+        return self.counted(INDEX_SLOT.unpack(raw)[0])
 
     def counted(self, number: int) -> int:
         """Follow the chain of a slot back from entry ``number`` to the newest one that the header
@@ -144,9 +147,9 @@ def open_index(
         relative = directory.relative(file.path)
         if file.size <= layout.INDEX_HEADER_SIZE:
             continue  # The facts report it.
-        data = map_log(files, file.path, scattered=scattered)
-        table = _table(data, file, relative, settings)
-        if table is None:
+        opened = files.open_slices if scattered else partial(map_file, files)
+        table = _table(opened(file.path), file, relative, settings)
+        if table is None or (table.header.index_count <= 1 and _has_content(files, file)):
             found.append(
                 Finding(
                     code=FindingCode.INDEX_HEADER,
@@ -171,13 +174,11 @@ def open_index(
 
 
 def _table(
-    data: LogBytes, file: LogFile, relative: str, settings: StoreSettings | None
+    view: FileSlices, file: LogFile, relative: str, settings: StoreSettings | None
 ) -> IndexTable | None:
-    view = data.view
-    header = IndexHeader.decode(view)
+    header = IndexHeader.decode(view[: layout.INDEX_HEADER_SIZE])
     if header.index_count <= 1:
-        used = data.content_end(layout.INDEX_HEADER_SIZE) > layout.INDEX_HEADER_SIZE
-        return None if used else IndexTable(relative, view, header, 0)
+        return IndexTable(relative, view, header, 0)
     candidates = []
     if settings is not None:
         candidates.append((settings.max_hash_slot_num, settings.max_index_num))
@@ -189,7 +190,13 @@ def _table(
     return None if found is None else IndexTable(relative, view, header, found)
 
 
-def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
+def _has_content(files: FileSystem, file: LogFile) -> bool:
+    """Return whether an index file has bytes other than zero after its header."""
+    data = map_log(files, file.path)
+    return data.content_end(layout.INDEX_HEADER_SIZE) > layout.INDEX_HEADER_SIZE
+
+
+def _find_slot_count(view: FileSlices, header: IndexHeader) -> int | None:
     """Derive the number of slots.
 
     The first entry belongs to the message at ``beginPhyOffset`` and has no predecessor, and the
@@ -198,7 +205,7 @@ def _find_slot_count(view: memoryview, header: IndexHeader) -> int | None:
     """
     fallback: int | None = None
     needle = header.begin_offset.to_bytes(8)
-    data = bytes(view)
+    data = bytes(view[:])
     at = layout.INDEX_HEADER_SIZE - 1
     while (at := data.find(needle, at + 1)) >= 0:
         slots, remainder = divmod(

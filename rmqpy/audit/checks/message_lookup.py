@@ -2,21 +2,26 @@
 
 A consume queue has the messages of a queue that a consumer can see. The key index has an entry for
 each key of a message, but may end before the log, or lack a file; those parts of the log are
-walked.
+walked. Such a walk ends at zeros in the last file with content, as the log does for a broker: the
+rest of that file, a gigabyte of zeros, is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from attrs import define
 
 from rmqpy.audit.checks.key_check import IndexTable, open_index
-from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
+from rmqpy.audit.checks.messages import LogMessage, MessageSelection, MessageWalk, file_view
 from rmqpy.audit.facts.log_reader import LogReader
+from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
-from rmqpy.audit.scan.queue_units import map_units, read_ends, unit_at
+from rmqpy.audit.scan.log_bytes import LogBytes
+from rmqpy.audit.scan.queue_units import open_units, read_ends, unit_at
 from rmqpy.codec import layout
+from rmqpy.codec.backend import scan_records
+from rmqpy.codec.scan import StopReason
 from rmqpy.codec.units import index_key_hash
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
@@ -24,6 +29,9 @@ from rmqpy.store.files.log_recovery import Framing
 
 __all__ = ["MessageLookup", "RecordPlace", "index_gaps", "offsets_with_hash", "place_of"]
 
+SLICE_BYTES_MIN = 64 << 10
+SLICE_BYTES_MAX = 4 << 20
+"""The sizes of the slices in which a part of the log without index entries is read."""
 CHAIN_MAX = 1_000_000
 """The largest number of index entries of one slot that are followed."""
 
@@ -96,7 +104,7 @@ class MessageLookup:
         folders = [each for each in queues if (each.topic, each.queue_id) == (topic, queue_id)]
         units = None
         if folders:
-            units = map_units(self.files, folders[0].segments, scattered=True)
+            units = open_units(self.files, folders[0].segments)
         if units is None:
             raise StoreError(
                 name,
@@ -143,8 +151,53 @@ class MessageLookup:
             for file in log.files:
                 if file.end_offset <= begin or file.first_offset >= end:
                     continue
-                walk = MessageWalk(file_view(self.files, file, log.framing), selection)
                 start = max(begin - file.first_offset - shift, 0)
                 stop = min(end - file.first_offset, file.size)
-                for each in walk.run(start, stop):
-                    yield each.message.physical_offset
+                rest = yield from self._walked_slices(file, log.framing, (start, stop), selection)
+                if rest is not None:
+                    walk = MessageWalk(file_view(self.files, file, log.framing), selection)
+                    yield from _offsets(walk.run(rest, stop))
+
+    def _walked_slices(
+        self, file: LogFile, framing: Framing, span: tuple[int, int], selection: MessageSelection
+    ) -> Generator[int, None, int | None]:
+        """Yield the messages of the frames that start in a span of a file, from its slices.
+
+        Return the position from which the file must be mapped, because there is damage, or because
+        much of it must be read. Return None if nothing is left.
+        """
+        opened, dledger = self.files.open_slices(file.path), framing is Framing.DLEDGER
+        position, stop = span
+        size = SLICE_BYTES_MIN
+        while position < stop:
+            if size > SLICE_BYTES_MAX:
+                return position
+            base, view = file.first_offset + position, opened[position : position + size]
+            scan = scan_records(view, base, dledger=dledger, check_crc=False)
+            length = scan.end - base
+            whole = LogBytes(view[:length], length)
+            walk = MessageWalk(FileView(whole, base, length, dledger), selection)
+            yield from _offsets(walk.run(0, min(stop - position, length)))
+            position += length
+            if position >= stop:
+                return None
+            is_cut = scan.stop in (StopReason.END, StopReason.TRUNCATED)
+            if is_cut and position + len(view) - length < len(opened):
+                size *= 2
+            elif scan.stop is not StopReason.LIMIT:
+                is_end = scan.stop is StopReason.ZERO and self._is_last_with_content(file)
+                return None if is_end or scan.stop is StopReason.BLANK else position
+        return None
+
+    def _is_last_with_content(self, file: LogFile) -> bool:
+        later = [
+            each
+            for log in self.directory.logs
+            for each in log.files
+            if each.first_offset > file.first_offset
+        ]
+        return not any(any(self.files.open_slices(each.path)[:8]) for each in later)
+
+
+def _offsets(messages: Iterable[LogMessage]) -> Iterator[int]:
+    return (each.message.physical_offset for each in messages)

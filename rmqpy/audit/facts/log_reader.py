@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from attrs import define
 
 from rmqpy.audit.scan.directory import StoreDirectory
+from rmqpy.audit.scan.log_bytes import read_frame
 from rmqpy.audit.scan.queue_units import QueueUnits, map_file, unit_at
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
@@ -22,12 +23,12 @@ from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.codec.scan import StopReason, measure_record
 from rmqpy.codec.tally.backend import tally_frames
 from rmqpy.codec.tally.kernel import PLACE_PROPERTIES, Tally, TallyPlan, add_sums
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.message import Host, StoredMessage
 
 __all__ = ["LogReader", "MessageValue", "QueueMessages", "Slot"]
 
-_MAPPED_MAX = 8
+_OPENED_MAX = 8
 
 Slot = tuple[str, int, int]
 """Topic, queue id, queue offset."""
@@ -96,14 +97,14 @@ class LogReader:
         self.files = files
         self._scattered = scattered
         self._logs = directory.logs
-        self._views: dict[str, memoryview] = {}
+        self._opened: dict[str, FileSlices] = {}
 
     @property
     def file_size(self) -> int:
         """The length of a log file, or 0 without files."""
         return self._logs[-1].file_size if self._logs else 0
 
-    def view_at(self, offset: int) -> tuple[memoryview, int] | None:
+    def place_of(self, offset: int) -> tuple[FileSlices, int] | None:
         """Return (bytes of the file, position in it) for a physical offset, or None if no file has
         the offset.
         """
@@ -112,23 +113,28 @@ class LogReader:
             file = log.file_at(offset)
             if file is None:
                 continue
-            view = self._views.get(file.path)
-            if view is None:
-                if len(self._views) >= _MAPPED_MAX:
-                    self._views.pop(next(iter(self._views)))
-                view = self._views[file.path] = map_file(
-                    self.files, file.path, scattered=self._scattered
-                )
-            return view, offset - file.first_offset
+            found = self._opened.get(file.path)
+            if found is None:
+                if len(self._opened) >= _OPENED_MAX:
+                    self._opened.pop(next(iter(self._opened)))
+                found = self._opened[file.path] = self._open(file.path)
+            return found, offset - file.first_offset
         return None
+
+    def _open(self, path: str) -> FileSlices:
+        return self.files.open_slices(path) if self._scattered else map_file(self.files, path)
+
+    def _record(self, offset: int) -> memoryview:
+        """Return the bytes of the record at ``offset``. There are fewer if there is no record."""
+        found = self.place_of(offset)
+        return memoryview(b"") if found is None else read_frame(*found, dledger=False)
 
     def identity(self, offset: int, size: int) -> Slot | None:
         """Return the slot of the message of this size at ``offset``, or None."""
-        found = self.view_at(offset)
-        if found is None or found[1] + layout.RECORD_SIZE_MIN > len(found[0]):
+        view = self._record(offset)
+        if len(view) < layout.RECORD_SIZE_MIN:
             return None
-        view, position = found
-        measured = measure_record(view, position, len(view) - position)
+        measured = measure_record(view, 0, len(view))
         if isinstance(measured, StopReason):
             return None
         fields, _, topic, properties = measured
@@ -138,18 +144,12 @@ class LogReader:
 
     def count(self, offset: int, tally: Tally) -> None:
         """Add the record at ``offset`` to a tally. The caller has checked that it is a record."""
-        found = self.view_at(offset)
-        assert found is not None
-        view, position = found
-        tally_frames(view, offset - position, position, position + 1, tally)
+        tally_frames(self._record(offset), offset, 0, 1, tally)
 
     def message(self, offset: int) -> StoredMessage | None:
         """Return the record at ``offset``, or None if there is none with this PHYSICALOFFSET."""
-        found = self.view_at(offset)
-        if found is None:
-            return None
         try:
-            message = decode_message(*found)
+            message = decode_message(self._record(offset))
         except InvalidRecordError:
             return None
         return message if message.physical_offset == offset else None

@@ -1,15 +1,18 @@
 """A store elsewhere as a file system that can only be read.
 
-The files are listed once. A file that is opened is fetched in blocks, several at a time, into an
+The files are listed once. A file that is mapped is fetched in blocks, several at a time, into an
 unnamed temporary file of this machine, in which blocks of zeros take no space; from there it is
 mapped like any other file. Copies that were not used for a while are given up when together they
 are larger than a limit; one that is still mapped keeps its bytes until the mapping ends. So memory
 holds a few blocks, and the disk a few files, however large the store is, and every byte is fetched
 once unless a file is needed again much later.
 
+Of a file of which only slices are needed (:meth:`RemoteFileSystem.open_slices`), the small blocks
+around them are fetched. They are kept in memory up to a limit.
+
 The result describes the store as it was listed: :meth:`RemoteFileSystem.check_unchanged` lists the
-files again and refuses if one of them differs. A file of several blocks is refused at once if it
-was replaced while they were fetched.
+files again and refuses if one of them differs. A file of several blocks, and one of which slices
+are read, is refused at once if it was replaced while they were fetched.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ FETCHES_AT_ONCE: Final = 8
 COPIES_BYTES: Final = 2 << 30
 COPIES_MAX: Final = 64
 """The limits of the copies that are kept although nobody may need them any more."""
+SLICE_BLOCK_BYTES: Final = 16 << 10
+"""The unit in which slices are fetched: a lookup needs a few hundred bytes at each place."""
+SLICES_BYTES: Final = 32 << 20
+"""The limit of the blocks in memory."""
+AHEAD_BLOCKS: Final = BLOCK_BYTES // SLICE_BLOCK_BYTES
+"""The number of blocks that are fetched at a time if slices follow each other."""
 ZEROS: Final = bytes(64 << 10)
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
@@ -51,6 +60,22 @@ class CopiedFile(DiskFile):
 
     def use_in_place(self) -> None:
         """Do nothing: all of it is on this machine, and the descriptor must stay."""
+
+
+@define(slots=True, frozen=True)
+class RemoteSlices:
+    """A file of which slices are fetched (implements :class:`rmqpy.model.files.FileSlices`)."""
+
+    files: RemoteFileSystem
+    listed: ListedFile
+
+    def __len__(self) -> int:
+        return self.listed.size
+
+    def __getitem__(self, place: slice, /) -> memoryview:
+        start, end, step = place.indices(self.listed.size)
+        assert step == 1, "a slice without a step"
+        return self.files.read_slice(self.listed, start, end) if start < end else memoryview(b"")
 
 
 @define(slots=True)
@@ -87,6 +112,8 @@ class RemoteFileSystem:
         for each in listed.values():
             self._add(each)
         self._copies: OrderedDict[str, _Copy] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._ahead: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         # A worker of Spark has many of these, one after the other.
         weakref.finalize(self, _close_copies, self._copies)
@@ -194,6 +221,64 @@ class RemoteFileSystem:
             file = CopiedFile(path, os.dup(copy.fd), found.size, True)
         self._give_up_copies()
         return file
+
+    def open_slices(self, path: str) -> RemoteSlices:
+        return RemoteSlices(self, self._entry(path))
+
+    def read_slice(self, listed: ListedFile, start: int, end: int) -> memoryview:
+        """Return bytes of a file from memory, and fetch the blocks that are missing there.
+
+        A long slice is one of a copy. Raise StoreError if the file has changed since it was listed.
+        """
+        if end - start > BLOCK_BYTES:
+            file = self.open_readonly(f"{self.source.root}/{listed.path}")
+            view = file.view[start:end]
+            file.close()
+            return view
+        numbers = range(start // SLICE_BLOCK_BYTES, -(-end // SLICE_BLOCK_BYTES))
+        found = self._blocks_in_memory(listed.path, numbers)
+        missing = [number for number in numbers if number not in found]
+        if missing:
+            stop = max(missing[-1] + 1, missing[0] + self._blocks_ahead(listed.path, missing[0]))
+            found |= self._fetch_blocks(listed, missing[0], stop)
+        data = b"".join(found[number] for number in numbers)
+        at = start - numbers.start * SLICE_BLOCK_BYTES
+        return memoryview(data)[at : at + end - start]
+
+    def _blocks_in_memory(self, path: str, numbers: range) -> dict[int, bytes]:
+        with self._lock:
+            found = {
+                each: self._blocks[path, each] for each in numbers if (path, each) in self._blocks
+            }
+            for number in found:
+                self._blocks.move_to_end((path, number))
+        return found
+
+    def _blocks_ahead(self, path: str, number: int) -> int:
+        """Return how many blocks to fetch from one on: twice as many as the last time, if it is not
+        far after those.
+        """
+        with self._lock:
+            end, count = self._ahead.get(path, (number, 0))
+            count = min(2 * count, AHEAD_BLOCKS) if count and 0 <= number - end <= count else 1
+            self._ahead[path] = number + count, count
+        return count
+
+    def _fetch_blocks(self, listed: ListedFile, first: int, stop: int) -> dict[int, bytes]:
+        begin = first * SLICE_BLOCK_BYTES
+        data = self._block(listed, begin, min(stop * SLICE_BLOCK_BYTES, listed.size))
+        if self.source.current(listed.path) != listed:
+            raise self._changed(listed.path)
+        found = {
+            first + at // SLICE_BLOCK_BYTES: data[at : at + SLICE_BLOCK_BYTES]
+            for at in range(0, len(data), SLICE_BLOCK_BYTES)
+        }
+        with self._lock:
+            for number, block in found.items():
+                self._blocks[listed.path, number] = block
+            while len(self._blocks) > SLICES_BYTES // SLICE_BLOCK_BYTES:
+                self._blocks.popitem(last=False)
+        return found
 
     def _give_up_copies(self) -> None:
         """Close the copies that were not used for the longest time, as far as the limits ask."""

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 from attrs import define
 
+from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSlices, FileSystem
 
-__all__ = ["LogBytes", "map_log"]
+__all__ = ["LogBytes", "map_log", "read_frame"]
+
+_HEAD_BYTES = 8
+"""The first two fields of a frame: size and magic of a record, magic and size of an entry."""
 
 
 @define(slots=True, frozen=True)
@@ -48,3 +52,20 @@ def map_log(files: FileSystem, path: str, *, scattered: bool = False) -> LogByte
     found = LogBytes(file.view, min(file.data_end(0), len(file.view)))
     file.close()
     return found
+
+
+def read_frame(file: FileSlices, position: int, *, dledger: bool) -> memoryview:
+    """Return the bytes of the frame at ``position`` of a log file: a record, or an entry if
+    ``dledger`` is set.
+
+    They are its first 8 at most, unless these are the size of a frame in this file and its magic.
+    """
+    head = file[position : position + _HEAD_BYTES]
+    if len(head) < _HEAD_BYTES:
+        return head
+    size, magic = int.from_bytes(head[:4]), int.from_bytes(head[4:])
+    if dledger:
+        size, magic = magic, size
+    is_frame = magic == layout.ENTRY_MAGIC if dledger else magic in layout.TOPIC_LENGTH_SIZES
+    end = position + size
+    return file[position:end] if is_frame and end <= len(file) else head

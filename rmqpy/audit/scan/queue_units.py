@@ -8,16 +8,17 @@ file are obsolete: the queue's minimum is the first unit after them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from attrs import define
 
 from rmqpy.audit.scan.directory import LogSegments, QueueFolder, StoreDirectory
 from rmqpy.codec.backend import content_end
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
-from rmqpy.codec.tally.kernel import UnitRow
+from rmqpy.codec.tally.kernel import UnitFiles, UnitRow
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "each_unit",
     "map_file",
     "map_units",
+    "open_units",
     "read_ends",
     "unit_at",
     "units_within",
@@ -35,6 +37,8 @@ QueueUnit = tuple[int, int, int]
 """(physical offset, record size, tags code)."""
 
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
+
+V = TypeVar("V", bound=FileSlices)
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -76,17 +80,26 @@ def map_units(
 
     ``scattered`` means that few of the units will be read.
     """
+    return _open_units(lambda path: map_file(files, path, scattered=scattered), segments, any_tags)
+
+
+def open_units(files: FileSystem, segments: LogSegments) -> UnitFiles[FileSlices] | None:
+    """Open all segments of a queue to read few of its units. Return None if there are none."""
+    return _open_units(files.open_slices, segments, any_tags=False)
+
+
+def _open_units(
+    opened: Callable[[str], V], segments: LogSegments, any_tags: bool
+) -> UnitFiles[V] | None:
     if not segments:
         return None
     size = segments.file_size
-    views: list[memoryview | None] = [None] * (
-        (segments.end_offset - segments.first_offset) // size
-    )
+    views: list[V | None] = [None] * ((segments.end_offset - segments.first_offset) // size)
     for file in segments.files:
         number, remainder = divmod(file.first_offset - segments.first_offset, size)
         if not remainder and file.size == size and number < len(views):
-            views[number] = map_file(files, file.path, scattered=scattered)
-    return UnitRow(tuple(views), segments.first_offset, size, any_tags)
+            views[number] = opened(file.path)
+    return UnitFiles(tuple(views), segments.first_offset, size, any_tags)
 
 
 class QueueUnits:
@@ -122,7 +135,7 @@ class QueueUnits:
 
 def read_ends(
     queue: QueueFolder,
-    units: UnitRow | None,
+    units: UnitFiles[V] | None,
     log_begin: int,
     limit: int | None = None,
     *,
@@ -147,7 +160,7 @@ def read_ends(
     )
 
 
-def unit_at(units: UnitRow, queue_offset: int) -> QueueUnit | None:
+def unit_at(units: UnitFiles[V], queue_offset: int) -> QueueUnit | None:
     raw = units.read(queue_offset * QUEUE_UNIT_SIZE, QUEUE_UNIT_SIZE)
     if raw is None:
         return None
@@ -155,7 +168,7 @@ def unit_at(units: UnitRow, queue_offset: int) -> QueueUnit | None:
     return offset, size, tags_code
 
 
-def each_unit(units: UnitRow, first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
+def each_unit(units: UnitFiles[V], first: int, end: int) -> Iterator[tuple[int, QueueUnit]]:
     """Yield (queue offset, unit) of all units in the range, including zeros and fillers."""
     for queue_offset in range(first, end):
         unit = unit_at(units, queue_offset)
@@ -173,13 +186,13 @@ def units_within(units: UnitRow, begin: int, end: int) -> Iterator[tuple[int, Qu
             yield queue_offset, unit
 
 
-def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
+def _written(units: UnitFiles[V], thorough: bool) -> tuple[int, int]:
     """Return (first queue offset with a message's unit, queue offset after the last unit)."""
     begin = units.first // QUEUE_UNIT_SIZE
     end = begin
     for number in range(len(units.views) - 1, -1, -1):
         view = units.views[number]
-        stop = 0 if view is None else content_end(view) if thorough else _units_end(view)
+        stop = 0 if view is None else content_end(view[:]) if thorough else _units_end(view)
         if stop:
             position = units.first + number * units.file_size + stop
             end = -(-position // QUEUE_UNIT_SIZE)
@@ -193,7 +206,7 @@ def _written(units: UnitRow, thorough: bool) -> tuple[int, int]:
     return first, end
 
 
-def _units_end(view: memoryview) -> int:
+def _units_end(view: FileSlices) -> int:
     """Return the position after the last unit, by a binary search that expects no hole before it.
 
     Files are mostly zeros, and reading all of them takes longer than reading the log.
@@ -209,7 +222,7 @@ def _units_end(view: memoryview) -> int:
     return low * QUEUE_UNIT_SIZE
 
 
-def _first_at(units: UnitRow, first: int, end: int, offset: int) -> int:
+def _first_at(units: UnitFiles[V], first: int, end: int, offset: int) -> int:
     """Return the first queue offset whose message is at or after ``offset``."""
     while first < end:
         middle = (first + end) // 2

@@ -43,7 +43,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from attrs import define, field
 
@@ -60,6 +60,7 @@ from rmqpy.codec.scan import (
     record_ahead,
 )
 from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.files import FileSlices
 from rmqpy.model.flags import (
     INNER_BATCH,
     TRANSACTION_MASK,
@@ -141,15 +142,18 @@ class EventKind(IntEnum):
 Event = tuple[int, int, int, int, int, int]
 
 
+V = TypeVar("V", bound=FileSlices)
+
+
 @define(slots=True, frozen=True)
-class UnitRow:
-    """The mapped unit files of a consume queue or a DLedger index.
+class UnitFiles(Generic[V]):
+    """The unit files of a consume queue or a DLedger index.
 
     File ``n`` begins at byte ``first + n * file_size`` of the sequence; a view of None represents a
     missing file. ``any_tags`` means that the tags code is not the hash of TAGS (delay topic).
     """
 
-    views: tuple[memoryview | None, ...]
+    views: tuple[V | None, ...]
     first: int
     file_size: int
     any_tags: bool = False
@@ -164,6 +168,10 @@ class UnitRow:
         if view is None or inside + size > len(view):
             return None
         return bytes(view[inside : inside + size])
+
+
+UnitRow = UnitFiles[memoryview]
+"""Mapped unit files."""
 
 
 @define(slots=True, frozen=True, kw_only=True)

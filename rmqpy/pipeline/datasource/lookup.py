@@ -16,12 +16,12 @@ from rmqpy.audit.checks.message_lookup import MessageLookup, RecordPlace, place_
 from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.log_bytes import read_frame
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.message import offset_msg_id, parse_offset_msg_id
 from rmqpy.model.errors import ConfigError, StoreError
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.pipeline.arrow.message_filter import MessageFilter
 from rmqpy.pipeline.arrow.rows import BATCH_BYTES, MessageColumns, ScanRows
 from rmqpy.pipeline.datasource.options import Options
@@ -132,17 +132,17 @@ def record_batches(
     selection: MessageFilter,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield batches of the selected records. Raise StoreError if one has disappeared."""
-    views: dict[str, memoryview] = {}
+    opened: dict[str, FileSlices] = {}
     waiting: list[pyarrow.RecordBatch] = []
     size = 0
     for place in places:
         path = place.file.path
-        if path not in views:
-            views[path] = map_log(files, path, scattered=True).view
+        if path not in opened:
+            opened[path] = files.open_slices(path)
         dledger = place.framing is Framing.DLEDGER
         shift = layout.ENTRY_HEADER_SIZE if dledger else 0
         frame = place.offset - shift
-        rest = views[path][frame - place.file.first_offset :]
+        rest = read_frame(opened[path], frame - place.file.first_offset, dledger=dledger)
         scan = scan_records(rest, frame, dledger=dledger, check_crc=False, max_records=1)
         if not len(scan):
             raise StoreError(

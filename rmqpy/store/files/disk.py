@@ -279,6 +279,13 @@ class OsFileSystem:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return self._file(path, fd, os.fstat(fd).st_size, readonly=True)
 
+    def open_slices(self, path: str) -> memoryview:
+        file = self.open_readonly(path)
+        file.use_in_place()
+        view = file.view
+        file.close()
+        return view
+
     def _file(self, path: str, fd: int, size: int, *, readonly: bool) -> DiskFile:
         return DiskFile(path, fd, size, readonly)
 

@@ -218,11 +218,12 @@ class StoreDirectorySource:
 
     def _entry(self, body_offset: int) -> tuple[int, int]:
         offset = body_offset - layout.ENTRY_HEADER_SIZE
-        found = self._log.view_at(offset)
+        found = self._log.place_of(offset)
         if found is None:
             return -1, -1
+        file, position = found
         try:
-            header = decode_entry_header(*found, offset)
+            header = decode_entry_header(file[position:], 0, offset)
         except InvalidRecordError:
             return -1, -1
         return header.index, header.term
