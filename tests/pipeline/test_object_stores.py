@@ -138,7 +138,7 @@ def test_a_difference_is_found_to_the_byte(copy_of: StoreOf, put: Put, capsys: C
     assert "first " in one and "300" in one
 
 
-@pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")
 def test_an_export_has_the_same_files(
     store_of: StoreOf, put: Put, tmp_path: Path, capsys: Capture

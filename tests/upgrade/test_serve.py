@@ -9,7 +9,7 @@ import http.server
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,25 +24,10 @@ from rmqpy.upgrade.plan.survey import SurveyPlan
 
 serve = pytest.importorskip("rmqpy.upgrade.serve", reason="rmqpy[upgrade] is not installed")
 bounded_http = pytest.importorskip("rmqpy.net.bounded_http")
+served = pytest.importorskip("harness.served").served
 
 FILE = f"commitlog/{0:020d}"
 LARGE_BYTES = 16 << 20
-
-
-@contextlib.asynccontextmanager
-async def served(root: Path, token: str = "") -> AsyncIterator[int]:
-    """Serve a directory in this process and yield the port."""
-    plan = SurveyPlan(name="n0", root=os.fspath(root), now_ms=lambda: 7)
-    replica = LocalReplica(OsFileSystem(), plan)
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    auth = serve.TokenAuth(token=token)
-    task = asyncio.create_task(serve._run(replica, auth, ready.set_result))
-    try:
-        yield int((await ready).rpartition(":")[2])
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def in_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
