@@ -107,6 +107,11 @@ class FileSystem(Protocol):
 
     def open_readonly(self, path: str) -> StoreFile: ...
 
+    def open_part(self, path: str, begin: int, end: int) -> StoreFile:
+        """Open a file of which only the bytes from ``begin`` to before ``end`` are needed. It may
+        end there, and have anything before ``begin``. Raises FileNotFoundError.
+        """
+
     def open_slices(self, path: str) -> FileSlices:
         """Open a file of which few bytes will be read, at scattered places. It needs no closing.
         Raises FileNotFoundError.

@@ -264,6 +264,9 @@ class MemoryFiles:
             raise FileNotFoundError(path)
         return MemoryFile(path, self.nodes[path], self, True)
 
+    def open_part(self, path: str, begin: int, end: int) -> MemoryFile:
+        return self.open_readonly(path)
+
     def open_slices(self, path: str) -> memoryview:
         return self.open_readonly(path).view
 

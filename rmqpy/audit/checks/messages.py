@@ -13,7 +13,7 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.audit.scan.damage import FileView, next_frame
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
@@ -160,10 +160,10 @@ class MessageWalk:
         self, position: int, stop: int | None = None
     ) -> Iterator[tuple[Scan, memoryview, int]]:
         """Yield (scan, bytes from its first frame on, number of its rows before ``stop``)."""
-        view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
-        stop = len(view) if stop is None else stop
+        base, dledger = self.file.base_offset, self.file.dledger
+        stop = len(self.file.view) if stop is None else stop
         while position < stop:
-            rest = view[position:]
+            rest = self.file.view[position:]
             scan = scan_records(rest, base + position, dledger=dledger, check_crc=False)
             count = bisect_left(scan.frame_offset, base + stop)
             if count:
@@ -177,15 +177,17 @@ class MessageWalk:
                 break
             position = after
         self.end = position
-        self.closed = self.closed or position >= len(view)
+        is_whole = self.file.data.rest is None
+        self.closed = self.closed or (is_whole and position >= len(self.file.view))
 
     def skip(self, stop: int, position: int = 0) -> int:
         """Return the position of the first frame at or after ``stop``, found by reading all frames
         before it from ``position`` on, which must be a frame boundary.
         """
-        view, base, dledger = self.file.view, self.file.base_offset, self.file.dledger
+        base, dledger = self.file.base_offset, self.file.dledger
         while position < stop:
-            end, why = walk_records(view[position:], base + position, base + stop, dledger=dledger)
+            rest = self.file.view[position:]
+            end, why = walk_records(rest, base + position, base + stop, dledger=dledger)
             position = end - base
             if position >= stop or why is StopReason.LIMIT:
                 continue
@@ -210,9 +212,13 @@ class MessageWalk:
 
     def _next_position(self, position: int, stop: StopReason) -> int | None:
         """Return where the next frame is after a position without a frame, or None."""
-        view = self.file.view
         if stop in (StopReason.END, StopReason.BLANK):
             return None
+        rest = self.file.data.rest
+        if rest is not None:
+            self.file = evolve(self.file, data=rest())
+            return position
+        view = self.file.view
         if self.file.data.content_end(position) == position:
             return None
         after = next_frame(self.file, position)

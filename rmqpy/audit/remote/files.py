@@ -217,10 +217,19 @@ class RemoteFileSystem:
             self._copies.move_to_end(path)
         with copy.fetching:
             if copy.fd < 0:
-                copy.fd, copy.size = self._fetch(found)
+                copy.fd, copy.size = self._fetch(found, 0, found.size)
             file = CopiedFile(path, os.dup(copy.fd), found.size, True)
         self._give_up_copies()
         return file
+
+    def open_part(self, path: str, begin: int, end: int) -> StoreFile:
+        found = self._entry(path)
+        with self._lock:
+            is_copied = path in self._copies
+        if is_copied or end - begin >= found.size:
+            return self.open_readonly(path)
+        fd, _ = self._fetch(found, begin // BLOCK_BYTES * BLOCK_BYTES, end)
+        return CopiedFile(path, fd, end, True)
 
     def open_slices(self, path: str) -> RemoteSlices:
         return RemoteSlices(self, self._entry(path))
@@ -297,8 +306,9 @@ class RemoteFileSystem:
                 if fd >= 0:
                     os.close(fd)
 
-    def _fetch(self, listed: ListedFile) -> tuple[int, int]:
-        """Return the descriptor of a copy, and how many bytes it has without zeros.
+    def _fetch(self, listed: ListedFile, begin: int, end: int) -> tuple[int, int]:
+        """Return the descriptor of a copy of the bytes from ``begin`` to before ``end``, at their
+        places, and how many bytes it has without zeros.
 
         Raise StoreError if the file has changed, or the disk of this machine is full.
         """
@@ -307,27 +317,26 @@ class RemoteFileSystem:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 fd = os.dup(file.fileno())
-            os.ftruncate(fd, listed.size)
-            content = self._fetch_into(fd, listed)
+            os.ftruncate(fd, end)
+            content = self._fetch_into(fd, listed, range(begin, end, BLOCK_BYTES))
         except BaseException as error:
             if fd >= 0:
                 os.close(fd)
             if isinstance(error, OSError) and error.errno in FULL:
                 raise StoreError(
                     folder,
-                    f"no space for a copy of {listed.size} bytes",
+                    f"no space for a copy of {end - begin} bytes",
                     "room for the files that are being read",
                     "free space there, or set TMPDIR to a folder with more",
                 ) from None
             raise
         return fd, content
 
-    def _fetch_into(self, fd: int, listed: ListedFile) -> int:
+    def _fetch_into(self, fd: int, listed: ListedFile, blocks: range) -> int:
         def fetch(start: int) -> int:
-            block = self._block(listed, start, min(start + BLOCK_BYTES, listed.size))
+            block = self._block(listed, start, min(start + BLOCK_BYTES, blocks.stop))
             return _write_content(fd, block, start)
 
-        blocks = range(0, listed.size, BLOCK_BYTES)
         futures = [self._pool.submit(fetch, start) for start in blocks]
         try:
             content = sum(future.result() for future in futures)
@@ -335,7 +344,8 @@ class RemoteFileSystem:
             for future in futures:
                 future.cancel()
             wait(futures)  # They write to the descriptor.
-        if len(blocks) > 1 and self.source.current(listed.path) != listed:
+        is_one_answer = len(blocks) == 1 and blocks.stop - blocks.start == listed.size
+        if not is_one_answer and self.source.current(listed.path) != listed:
             raise self._changed(listed.path)
         return content
 

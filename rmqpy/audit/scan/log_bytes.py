@@ -4,13 +4,15 @@ not be read.
 
 from __future__ import annotations
 
-from attrs import define
+from collections.abc import Callable
+
+from attrs import define, evolve
 
 from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end
 from rmqpy.model.files import FileSlices, FileSystem
 
-__all__ = ["LogBytes", "map_log", "read_frame"]
+__all__ = ["LogBytes", "map_log", "map_part", "read_frame"]
 
 _HEAD_BYTES = 8
 """The first two fields of a frame: size and magic of a record, magic and size of an entry."""
@@ -18,10 +20,14 @@ _HEAD_BYTES = 8
 
 @define(slots=True, frozen=True)
 class LogBytes:
-    """The bytes of a whole file; from ``data_end`` on there are only zeros."""
+    """The bytes of a whole file; from ``data_end`` on there are only zeros.
+
+    With ``rest`` they end before the file does, because more was not needed yet: it returns all.
+    """
 
     view: memoryview
     data_end: int
+    rest: Callable[[], LogBytes] | None = None
 
     def head(self, length: int) -> LogBytes:
         """Return the first ``length`` bytes, or all if there are fewer."""
@@ -52,6 +58,19 @@ def map_log(files: FileSystem, path: str, *, scattered: bool = False) -> LogByte
     found = LogBytes(file.view, min(file.data_end(0), len(file.view)))
     file.close()
     return found
+
+
+def map_part(files: FileSystem, path: str, begin: int, end: int) -> LogBytes:
+    """Map a log file of which the bytes from ``begin`` on are needed, first those before ``end``.
+
+    Whoever meets something else than a frame must look further ahead, and takes the ``rest``.
+    """
+    size = files.size_of(path)
+    file = files.open_part(path, begin, min(end, size))
+    view = file.view
+    found = LogBytes(view, min(file.data_end(0), len(view)))
+    file.close()
+    return found if len(view) == size else evolve(found, rest=lambda: map_log(files, path))
 
 
 def read_frame(file: FileSlices, position: int, *, dledger: bool) -> memoryview:

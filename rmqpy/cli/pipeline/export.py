@@ -110,8 +110,7 @@ def _export(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         # One process, so that the ranges of a file elsewhere share its copy.
         run = map if place.is_remote else local_run(log_bytes(places))
-        on_spark = takes_spark(options, places)
-        if on_spark:
+        if takes_spark(options, places):
             run = partial(map_on_spark, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))
         plan = ExportPlan(
@@ -120,7 +119,7 @@ def _export(options: argparse.Namespace) -> int:
             target=options.to,
             broker_name=options.broker_name,
             internal_topics=options.internal_topics,
-            range_bytes=place.range_bytes(options.range_bytes, on_spark=on_spark),
+            range_bytes=options.range_bytes,
             progress=progress,
             check=place.check_unchanged,
         )

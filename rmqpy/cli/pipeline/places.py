@@ -45,21 +45,18 @@ class StorePlace:
         if isinstance(self.files, RemoteFileSystem):
             self.files.check_unchanged()
 
-    def range_bytes(self, given: int, *, on_spark: bool) -> int:
-        """Return the size of a range: a worker of Spark fetches whole files, so a range is one."""
-        from rmqpy.audit.scan.directory import read_logs
-
-        if not (self.is_remote and on_spark):
-            return given
-        return max((given, *(log.file_size for log in read_logs(self.files, self.root))))
-
     def divided(self, plan: AuditOptions, *, on_spark: bool) -> AuditOptions:
-        """Return a plan for an audit of a store here, or elsewhere: threads wait for answers."""
+        """Return a plan for an audit of a store here, or elsewhere: threads wait for answers, and a
+        range of a worker of Spark is a whole file, because each fetches consume queues of its own.
+        """
         from attrs import evolve
+
+        from rmqpy.audit.scan.directory import read_logs
 
         if not self.is_remote:
             return plan
-        size = self.range_bytes(plan.range_bytes, on_spark=on_spark)
+        logs = read_logs(self.files, self.root) if on_spark else ()
+        size = max((plan.range_bytes, *(log.file_size for log in logs)))
         return evolve(plan, range_bytes=size, workers=REMOTE_WORKERS)
 
 

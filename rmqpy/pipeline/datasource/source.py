@@ -29,11 +29,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rmqpy import __version__
-from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk
 from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.remote.files import RemoteFileSystem
 from rmqpy.audit.remote.object_store import ObjectStore
-from rmqpy.audit.scan.directory import LogFile, read_directory
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.audit.scan.store_root import check_store_root
 from rmqpy.model.errors import ConfigError, StoreError
@@ -57,7 +57,7 @@ from rmqpy.pipeline.datasource.schema import (
     table_options,
 )
 from rmqpy.pipeline.spark.distributed_map import prepare_worker
-from rmqpy.pipeline.spark.work_units import frame_before
+from rmqpy.pipeline.spark.work_units import view_before
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.unread.data import find_unread
 
@@ -197,9 +197,7 @@ class StoreReader(DataSourceReader):
                 if file.size != log.file_size and self._fails:
                     name = directory.relative(file.path)
                     raise self._loss(root, name, file.first_offset, file.size)
-            # A task fetches a file elsewhere as a whole.
-            step = max(self._split_bytes, log.file_size if is_elsewhere(root) else 0)
-            yield from split_log(log, directory.root, step, limit)
+            yield from split_log(log, directory.root, self._split_bytes, limit)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
@@ -213,11 +211,10 @@ class StoreReader(DataSourceReader):
 
     def _batches(self, part: StorePart) -> Iterator[pyarrow.RecordBatch]:
         work = part.work
-        log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-        file = file_view(dict(self._stores)[part.root], log_file, work.framing, work.limit)
+        file, before = view_before(work, dict(self._stores)[part.root])
         walk = MessageWalk(file, MessageSelection())
-        start = work.start - work.first_offset
-        begin = walk.skip(start, frame_before(file, start))
+        begin = walk.skip(work.start - work.first_offset, before)
+        file = walk.file
         stop = min(work.stop - work.first_offset, len(file.view))
         if walk.closed or begin >= stop:
             return

@@ -13,12 +13,14 @@ from typing import Any, Final, Generic, TypeVar
 
 from attrs import define, field
 
-from rmqpy.audit.checks.messages import MessageSelection, MessageWalk, file_view
+from rmqpy.audit.checks.messages import MessageSelection, MessageWalk
 from rmqpy.audit.scan.damage import FileView
-from rmqpy.audit.scan.directory import LogFile, StoreDirectory
+from rmqpy.audit.scan.directory import StoreDirectory
+from rmqpy.audit.scan.log_bytes import map_log, map_part
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.codec.search import find_frames
 from rmqpy.model.files import FileSystem
+from rmqpy.store.files.log_recovery import Framing
 
 __all__ = [
     "Chain",
@@ -29,12 +31,15 @@ __all__ = [
     "first_frame",
     "frame_before",
     "partition_store",
+    "view_before",
     "view_of",
 ]
 
 
 SEARCH_BACK_BYTES: Final = 8 << 20
 """Twice the largest message that a broker accepts by default."""
+AHEAD_BYTES: Final = 1 << 20
+"""What is read after a range at first, for the end of its last frame, which is rarely longer."""
 
 
 @define(slots=True, frozen=True)
@@ -157,9 +162,34 @@ def partition_store(
 
 
 def view_of(work: WorkRange, files: FileSystem) -> FileView:
-    """Return the view of the log file of a range."""
-    log_file = LogFile(work.path, work.first_offset, work.file_size, mtime_ms=0)
-    return file_view(files, log_file, work.framing, work.limit)
+    """Return the view of the log file of a range, for a walk from the start of the range on."""
+    return _view_from(work, files, work.start - work.first_offset)
+
+
+def view_before(work: WorkRange, files: FileSystem) -> tuple[FileView, int]:
+    """Return the view of the log file of a range, and the position of a frame from which a walk
+    leads to the frames of the range (:func:`frame_before`), or of its end if no frame starts in it.
+    """
+    position = work.start - work.first_offset
+    low = position - SEARCH_BACK_BYTES
+    file = _view_from(work, files, low)
+    before = frame_before(file, position)
+    if not before and low > 0:
+        if file.data.content_end(low) == low:  # It is in the part that was never written.
+            return file, work.stop - work.first_offset
+        file = _view_from(work, files, 0)
+    return file, before
+
+
+def _view_from(work: WorkRange, files: FileSystem, begin: int) -> FileView:
+    """Return the view of the log file of a range; what is before ``begin`` must not be read."""
+    dledger = work.framing is Framing.DLEDGER
+    if work.limit is not None:
+        data = map_log(files, work.path).head(work.limit - work.first_offset)
+    else:
+        end = work.stop - work.first_offset + AHEAD_BYTES
+        data = map_part(files, work.path, max(begin, 0), end)
+    return FileView(data, work.first_offset, work.file_size, dledger)
 
 
 def frame_before(file: FileView, position: int) -> int:

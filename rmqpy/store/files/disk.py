@@ -279,6 +279,9 @@ class OsFileSystem:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return self._file(path, fd, os.fstat(fd).st_size, readonly=True)
 
+    def open_part(self, path: str, begin: int, end: int) -> DiskFile:
+        return self.open_readonly(path)
+
     def open_slices(self, path: str) -> memoryview:
         file = self.open_readonly(path)
         file.use_in_place()
