@@ -135,7 +135,7 @@ def test_a_difference_is_found_to_the_byte(copy_of: StoreOf, put: Put, capsys: C
     flip_bit(copy / LOG, 300)
     assert main(["pipeline", "compare", f"a={put(copy)}", f"b={copy}"]) == 0
     assert "EQUAL" in capsys.readouterr().out
-    assert "first " in one and "300" in one
+    assert "differ at offset 300: byte" in one
 
 
 @pytest.mark.spark
