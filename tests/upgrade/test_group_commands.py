@@ -111,6 +111,17 @@ def test_a_group_is_switched_and_rolled_back_without_arguments(
     assert code == 0 and out.count("the switch is taken back") == 3, out
     code, out, _ = run("rollback")
     assert code == 0 and out.count("the alignment is taken back") == 3, out
+    stated, _, done = out.partition("n0: the alignment is taken back")
+    assert stated and "undoes" not in done, "first on all members, then it is done"
+    for line in (
+        "n0: messages: none were written since the plan was applied, so none are lost",
+        "n1: files of the log: 1 changed back, 2 removed",
+        "n1: consume queues and key index: 2 moved back, 2 removed",
+        "n1: messages: those copied from n0 are removed here again",
+        "n2: configuration: unchanged",
+        "n2: tables: 5 removed",
+    ):
+        assert f"{line}\n" in stated, (line, out)
     assert trees() == before
     assert {name: (lagging / f"{name}.conf").read_bytes() for name in names} == confs
     code, _, err = run("rollback")

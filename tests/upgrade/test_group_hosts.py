@@ -114,6 +114,46 @@ def test_a_group_on_three_hosts_is_switched_and_rolled_back(
 
 
 @pytest.mark.slow
+def test_a_rollback_states_what_it_will_undo_on_every_host(
+    lagging: Path, run: RunUpgrade, agents: Path
+) -> None:
+    """Before anything is undone anywhere: a host that refuses keeps all others from going back."""
+    init(lagging, run)
+    code, out, err = run("run --until switched --yes")
+    assert code == 0, (out, err)
+    switched = trees(lagging)
+    code, out, err = run("rollback --dry-run --format json")
+    assert code == 0 and trees(lagging) == switched, (out, err)
+    undoes = {name: row["undoes"] for name, row in rows_by_name(json.loads(out)).items()}
+    assert list(undoes) == [*NAMES]
+    code, out, err = run("rollback --dry-run")
+    assert code == 0 and trees(lagging) == switched, (out, err)
+    assert out.splitlines() == [f"{name}: {each}" for name in NAMES for each in undoes[name]]
+    for name in NAMES:
+        plan, configuration, log, messages, earlier = undoes[name]
+        assert "m0004_join), which is applied: 2 of 2 operations" in plan
+        assert configuration == (
+            f"configuration: {lagging}/{name}.conf gets back its earlier content"
+        )
+        assert log == "files of the log: 1 changed back"
+        assert messages.startswith("messages: none were written since") and "stays" in earlier
+    conf = lagging / "n2.conf"
+    conf.write_text(f"{conf.read_text()}fileReservedTime=9\n")
+    assert (
+        "n2.conf gets back its earlier content, and what was edited since is lost"
+        in (run("rollback --dry-run")[1])
+    )
+
+    (first, *_) = sorted((lagging / "n2/commitlog").iterdir())
+    original = first.read_bytes()
+    first.write_bytes(original + b"1")
+    code, out, err = run("rollback")
+    assert code == 2 and "n2: the log in" in err and "was written to since" in err, (out, err)
+    first.write_bytes(original)
+    assert {**trees(lagging), "n2": {}} == {**switched, "n2": {}}, "n0 and n1 did not go back"
+
+
+@pytest.mark.slow
 def test_every_host_prepares_its_own_directory(
     lagging: Path, run: RunUpgrade, agents: Path
 ) -> None:

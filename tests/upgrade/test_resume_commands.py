@@ -100,7 +100,7 @@ def test_an_interrupted_empty_member_is_rolled_back_given_the_directory(
     for saves in (1, 4, 9, 13):
         assert aligned_to_the_kill(saves, monkeypatch, capsys)
         code, text = run("rmqpy upgrade rollback n2", capsys)
-        assert code == 0 and "taking back plan" in text and "m0002_align" in text, text
+        assert code == 0 and "undoes plan" in text and "m0002_align" in text, text
         left = {path.name for path in (lagging / "n2").rglob("*") if path.is_file()}
         assert left <= {"lock", "journal.json", "journal.bak", "plan.json", "plan.bak"}, saves
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import CAN_BE_REPEATED
-from rmqpy.cli.upgrade.base.carry_out import described, recorded_context
+from rmqpy.cli.parsing import CAN_BE_REPEATED, EXIT_DONE
+from rmqpy.cli.upgrade.base.carry_out import recorded_context
 from rmqpy.cli.upgrade.base.contexts import locked
 from rmqpy.cli.upgrade.base.options import add_verb
-from rmqpy.cli.upgrade.base.output import print_journal, print_result
+from rmqpy.cli.upgrade.base.output import journal_json, print_journal, print_result
 from rmqpy.cli.upgrade.base.replicas import absolute, now_ms
 
 if TYPE_CHECKING:
@@ -39,11 +39,15 @@ def add_verbs(verbs: Commands) -> None:
             verb.add_argument(
                 "--plan", metavar="ID", help="the plan that is meant, if status shows several"
             )
+            verb.add_argument(
+                "--dry-run", action="store_true", help="only state what would be undone"
+            )
 
 
 def _rollback(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
     from rmqpy.upgrade.plan.journal import APPLIED
+    from rmqpy.upgrade.plan.rollback_text import rollback_lines
 
     if options.given_group is not None:
         from rmqpy.cli.upgrade.group.undoing import roll_back_group
@@ -51,14 +55,19 @@ def _rollback(options: argparse.Namespace) -> int:
         return roll_back_group(options, options.given_group)
     root = absolute(options.directory)
     node_context = recorded_context(options, root)
-    lines = described(node_context, to_roll_back(node_context, options.plan))
-    if options.format != "json":
-        print_result(options, None, lines)
     with locked(node_context.files, root):
+        rollback = to_roll_back(node_context, options.plan)
+        lines = rollback_lines(rollback)
+        if options.dry_run:
+            value = {**journal_json(rollback.journal), "undoes": lines}
+            print_result(options, value, lines)
+            return EXIT_DONE
+        if options.format != "json":
+            print_result(options, None, lines)
         journal = roll_back(node_context, options.plan)
     text = f"{root} is as before"
     if journal.state == APPLIED:
-        text += f" plan {lines[0].split()[3]}; plan {journal.plan_id} is still applied"
+        text += f" plan {rollback.journal.plan_id}; plan {journal.plan_id} is still applied"
     return print_journal(options, journal, text)
 
 

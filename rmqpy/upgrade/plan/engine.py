@@ -202,23 +202,16 @@ def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
     """Roll back the journal's plan, or continue where an interrupted call stopped.
 
     The next call rolls back the plan that was applied before it. ``plan_id`` names the plan that
-    the operator means. Raise UpgradeRefusedError if the log was written to since the plan was
-    applied, or if another plan would be taken back than the operator may mean.
+    the operator means. Raise UpgradeRefusedError as :func:`to_roll_back` does.
     """
-    files, work = context.files, context.work
-    journal = to_roll_back(context, plan_id)
-    record = load_record(files, work, journal.plan_id)
-    context, node = record.context(context), record.node
-    check_own_paths(context, node)
-    if journal.state == APPLIED:
-        _refuse_used(context, journal, plan_id)
-    if JOIN in record.plan.steps and holds_entries(context):
-        raise _used(context, journal)
+    rollback = to_roll_back(context, plan_id)
+    context, record, journal = rollback.context, rollback.record, rollback.journal
+    files, work, node = context.files, context.work, record.node
     _adopt_skipped(context, journal)
     if journal.state != ROLLING_BACK:
-        _check_space_to_revert(context, node, journal)
-        begun = min(journal.done + int(journal.begun), len(node.ops))
-        journal = attrs.evolve(journal, state=ROLLING_BACK, done=begun, begun=False, announced="")
+        journal = attrs.evolve(
+            journal, state=ROLLING_BACK, done=rollback.begun, begun=False, announced=""
+        )
         save_journal(files, work, journal)
     progress = context.progress("taking back")
     progress.expect(sum(op.changed_bytes for op in node.ops[: journal.done]))
@@ -243,10 +236,10 @@ def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
     return journal
 
 
-def _check_space_to_revert(context: NodeContext, node: NodePlan, journal: Journal) -> None:
+def _check_space_to_revert(rollback: Rollback) -> None:
     """Raise UpgradeRefusedError if a file system to which files return is too full for them."""
-    ops = node.ops[: journal.done + int(journal.begun)]
-    missing = missing_to_revert(context, journal.plan_id, ops)
+    context, record = rollback.context, rollback.record
+    missing = missing_to_revert(context, record.plan.id, record.node.ops[: rollback.begun])
     if missing:
         raise UpgradeRefusedError(
             f"{'; '.join(missing)}: files that the plan moved to another file system return there."
@@ -254,8 +247,42 @@ def _check_space_to_revert(context: NodeContext, node: NodePlan, journal: Journa
         )
 
 
-def to_roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
-    """Return the journal of the plan that :func:`roll_back` takes back.
+@attrs.define(slots=True, frozen=True, kw_only=True)
+class Rollback:
+    """A plan that can be taken back, with its journal; ``context`` has its recorded settings."""
+
+    context: NodeContext
+    record: PlanRecord
+    journal: Journal
+
+    @property
+    def begun(self) -> int:
+        """The number of operations that may have changed something; these are undone."""
+        return min(self.journal.done + int(self.journal.begun), len(self.record.node.ops))
+
+
+def to_roll_back(context: NodeContext, plan_id: str | None = None) -> Rollback:
+    """Return the plan that :func:`roll_back` takes back, without beginning with it.
+
+    Raise UpgradeRefusedError if there is none, if it is not clear that the operator means it, if
+    the log was written to since it was applied, or if there is no space for files that return.
+    """
+    journal = _meant(context, plan_id)
+    record = load_record(context.files, context.work, journal.plan_id)
+    rollback = Rollback(context=record.context(context), record=record, journal=journal)
+    context = rollback.context
+    check_own_paths(context, record.node)
+    if journal.state == APPLIED:
+        _refuse_used(context, journal, plan_id)
+    if JOIN in record.plan.steps and holds_entries(context):
+        raise _used(context, journal)
+    if journal.state != ROLLING_BACK:
+        _check_space_to_revert(rollback)
+    return rollback
+
+
+def _meant(context: NodeContext, plan_id: str | None) -> Journal:
+    """Return the journal of the plan to take back.
 
     Raise UpgradeRefusedError if there is none, or if it is not clear that the operator means it.
     """

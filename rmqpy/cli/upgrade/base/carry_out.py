@@ -13,7 +13,6 @@ from rmqpy.cli.given_files import read_token
 from rmqpy.cli.upgrade.base.contexts import locked, node_context_at, plan_context_of
 from rmqpy.cli.upgrade.base.hosts import DRIVER, note
 from rmqpy.cli.upgrade.base.replicas import all_replicas, now_ms
-from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -149,20 +148,3 @@ def _context_of_earlier_version(
                 f" with rmqpy upgrade rollback {root}"
             )
     return node_context
-
-
-def described(context: NodeContext, journal: Journal) -> Sequence[str]:
-    """Return lines that say what a rollback of the journal's plan takes back."""
-    from rmqpy.upgrade.plan.record import load_record
-
-    record = load_record(context.files, context.work, journal.plan_id)
-    count = journal.done + int(journal.begun)
-    lines = [
-        f"taking back plan {journal.plan_id} ({', '.join(record.plan.steps)}), which is"
-        f" {journal.state}: {count} of {count_text(len(record.node.ops), 'operation')}"
-    ]
-    if journal.damage:
-        lines.insert(0, f"the journal is damaged ({journal.damage}): going by the other evidence")
-    if journal.earlier:
-        lines.append(f"plan {journal.earlier[-1]}, which was applied before it, stays applied")
-    return lines

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from rmqpy.cli.parsing import EXIT_DONE
-from rmqpy.cli.upgrade.base.carry_out import described, recorded_context
+from rmqpy.cli.upgrade.base.carry_out import recorded_context
 from rmqpy.cli.upgrade.base.contexts import locked
 from rmqpy.cli.upgrade.base.hosts import reach_hosts, run_there
 from rmqpy.cli.upgrade.base.output import journal_json, print_result
@@ -19,12 +19,14 @@ from rmqpy.cli.upgrade.group.outcome import member_rows, print_outcome
 if TYPE_CHECKING:
     from rmqpy.cli.upgrade.base.given import GivenGroup
     from rmqpy.upgrade.checks.member_facts import MemberFacts
+    from rmqpy.upgrade.group.group_file import MemberSpec
+    from rmqpy.upgrade.plan.node_context import NodeContext
 
 
 def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
     """Take the newest step back on all members that have taken it."""
     from rmqpy.upgrade.group.steps_taken import newest_step, step_of
-    from rmqpy.upgrade.plan.engine import roll_back, to_roll_back
+    from rmqpy.upgrade.plan.engine import roll_back
     from rmqpy.upgrade.plan.journal import FINALIZED
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 
@@ -54,31 +56,51 @@ def roll_back_group(options: argparse.Namespace, group: GivenGroup) -> int:
         for each in local_replicas(options)
         if each.name in names
     }
-    lines = {
-        name: described(context, to_roll_back(context, options.plan))
-        for name, context in contexts.items()
-    }
-    if options.format != "json":
-        print_result(
-            options, None, [f"{name}: {line}" for name, each in lines.items() for line in each]
-        )
+    linked = [member for member in group.file.linked if member.name in names]
     done: dict[str, Any] = {}
     with ExitStack() as stack:
         for context in contexts.values():
             stack.enter_context(locked(context.files, context.root))
+        undoes = _state_what_is_undone(options, contexts, linked)
+        if options.dry_run:
+            if options.format == "json":
+                print_result(options, {"members": member_rows(undoes)}, ())
+            return EXIT_DONE
         for name, context in contexts.items():
             done[name] = journal_json(roll_back(context, options.plan))
-    for member in group.file.linked:
-        if member.name in names:
-            words = [
-                "rollback",
-                member.directory,
-                *(["--plan", options.plan] if options.plan else []),
-            ]
-            done[member.name] = run_there(options, member, words)
+    for member in linked:
+        done[member.name] = run_there(options, member, _words(options, member))
     texts = [f"{name}: {newest.value} is taken back" for name in done]
     print_outcome(options, {"members": member_rows(done)}, texts)
     return EXIT_DONE
+
+
+def _state_what_is_undone(
+    options: argparse.Namespace, contexts: dict[str, NodeContext], linked: Sequence[MemberSpec]
+) -> dict[str, dict[str, Any]]:
+    """Print what will be undone on each member, before anything is; return it as JSON by name.
+
+    Raise UpgradeRefusedError if the plan of a member cannot be taken back.
+    """
+    from rmqpy.upgrade.plan.engine import to_roll_back
+    from rmqpy.upgrade.plan.rollback_text import rollback_lines
+
+    undoes: dict[str, dict[str, Any]] = {}
+    for name, context in contexts.items():
+        rollback = to_roll_back(context, options.plan)
+        undoes[name] = {**journal_json(rollback.journal), "undoes": rollback_lines(rollback)}
+    for member in linked:
+        words = [*_words(options, member), "--dry-run"]
+        undoes[member.name] = run_there(options, member, words)
+    if options.format != "json":
+        lines = [f"{name}: {line}" for name, each in undoes.items() for line in each["undoes"]]
+        print_result(options, None, lines)
+    return undoes
+
+
+def _words(options: argparse.Namespace, member: MemberSpec) -> list[str]:
+    """Return the command line of the rollback on the member's host."""
+    return ["rollback", member.directory, *(["--plan", options.plan] if options.plan else [])]
 
 
 def _can_be_undone(facts: MemberFacts) -> bool:
