@@ -27,10 +27,10 @@ from rmqpy.ha.link import LinkSettings
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
 
-REDIAL_FIRST_MS: Final = 1_000
-REDIAL_LONGEST_MS: Final = 60_000
-REDIAL_KNOWN_FIRST_MS: Final = 200
-REDIAL_KNOWN_LONGEST_MS: Final = 1_500
+REDIAL_FIRST_MS: Final = 200
+REDIAL_LONGEST_MS: Final = 1_500
+REFUSED_FIRST_MS: Final = 1_000
+REFUSED_LONGEST_MS: Final = 60_000
 
 
 @define(slots=True, frozen=True)
@@ -63,6 +63,8 @@ class FollowerLink(ABC):
         """True if bytes that the link has received were stored."""
         self.has_worked = False
         """True if the link has received a transfer or a heartbeat that fits."""
+        self.does_not_fit = False
+        """True if the link is closed because what the master has sent does not fit."""
         self.closed: str | None = None
         """The reason why this link is closed, or None."""
 
@@ -75,6 +77,7 @@ class FollowerLink(ABC):
         try:
             self._process(data)
         except RemoteProtocolError as fault:
+            self.does_not_fit = True
             self._close(str(fault))
 
     def stored(self, end: PhysicalOffset, now_ms: int) -> None:
@@ -222,41 +225,39 @@ class SlaveLink(FollowerLink):
 class ReconnectBackoff:
     """The delay before the next attempt to reach a master, less up to a quarter at random:
 
-    ===============================  ===========================================
-    no link has worked yet, or a     1, 2, 4 … 60 s
-    master was refused
-    since a link has worked          200, 400, 800 ms, 1.5 s, from the start
-                                     after each link that has stored bytes: a
-                                     master that is restarted is found again
-                                     within two seconds
-    ===============================  ===========================================
+    ================================  ==========================================
+    nobody answered, or a connection  200, 400, 800 ms, 1.5 s, from the start
+    has ended                         after each link that has stored bytes: a
+                                      master that is started is found within
+                                      two seconds, however long it was down
+    the master was refused, or the    1, 2, 4 … 60 s: an operator must act, and
+    first that it sent does not fit   each attempt compares logs
+    ================================  ==========================================
 
     ``below(n)`` returns a random number below n.
     """
 
     below: Callable[[int], int] = lambda _n: 0
     _delay_ms: int = field(default=0, init=False)
-    _known: bool = field(default=False, init=False)
+    _refused: bool = field(default=False, init=False)
 
     def after(self, link: FollowerLink | None) -> int:
         """Return the milliseconds until the next attempt. ``link`` is the closed link, or None if
         the connection failed.
         """
-        if link is not None and link.has_worked and not self._known:
-            self._known = True
+        if link is not None and link.does_not_fit and not link.has_worked:
+            return self.after_refusal()
+        if self._refused or (link is not None and link.was_of_use):
+            self._refused = False
             self._delay_ms = 0
-        if link is not None and link.was_of_use:
-            self._delay_ms = 0
-        if self._known:
-            return self._next(REDIAL_KNOWN_FIRST_MS, REDIAL_KNOWN_LONGEST_MS)
         return self._next(REDIAL_FIRST_MS, REDIAL_LONGEST_MS)
 
     def after_refusal(self) -> int:
         """Return the milliseconds until a master that may not be followed is checked again."""
-        if self._known:
-            self._known = False
+        if not self._refused:
+            self._refused = True
             self._delay_ms = 0
-        return self._next(REDIAL_FIRST_MS, REDIAL_LONGEST_MS)
+        return self._next(REFUSED_FIRST_MS, REFUSED_LONGEST_MS)
 
     def _next(self, first_ms: int, longest_ms: int) -> int:
         self._delay_ms = min(max(first_ms, self._delay_ms * 2), longest_ms)

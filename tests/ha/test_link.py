@@ -339,10 +339,35 @@ def test_only_received_bytes_can_be_reported_as_stored() -> None:
         link.stored(PhysicalOffset(501), 1)
 
 
-def test_a_slave_backs_off_from_a_master_that_has_never_worked() -> None:
+def misfit_link() -> SlaveLink:
+    link = slave(500)
+    link.receive(encode_transfer(400, b"x"), 1)
+    assert link.closed is not None and "diverged" in link.closed
+    return link
+
+
+def test_a_slave_backs_off_from_a_master_whose_log_does_not_fit() -> None:
     backoff = ReconnectBackoff()
-    pauses = [backoff.after(slave(500)) for _ in range(8)]
+    pauses = [backoff.after(misfit_link()) for _ in range(8)]
     assert pauses == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+
+
+@pytest.mark.parametrize("link", [None, slave(500)], ids=["no connection", "closed at once"])
+def test_a_master_that_was_down_from_the_beginning_is_found_within_two_seconds(
+    link: SlaveLink | None,
+) -> None:
+    """The pauses do not depend on whether a link has ever worked."""
+    backoff = ReconnectBackoff()
+    assert [backoff.after(link) for _ in range(6)] == [200, 400, 800, 1_500, 1_500, 1_500]
+
+
+def test_a_master_that_is_down_after_a_refusal_is_found_within_two_seconds() -> None:
+    """It may have been stopped to be aligned, and the next one checked may be another log."""
+    backoff = ReconnectBackoff()
+    refused = [backoff.after_refusal() for _ in range(10)]
+    assert refused[-1] == 60_000
+    assert [backoff.after(None) for _ in range(5)] == [200, 400, 800, 1_500, 1_500]
+    assert backoff.after_refusal() == 1_000
 
 
 def useful_link() -> SlaveLink:
@@ -381,4 +406,4 @@ def test_a_master_that_is_refused_is_checked_less_and_less_often() -> None:
 
 def test_slaves_do_not_all_return_at_the_same_time() -> None:
     early = ReconnectBackoff(lambda below: below - 1)
-    assert early.after(None) == 751 and early.after(useful_link()) == 151
+    assert early.after(None) == 151 and early.after_refusal() == 751
