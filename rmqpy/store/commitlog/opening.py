@@ -210,6 +210,11 @@ class Opening:
         return self.stop.no_power_loss and self.stop.flushed_offset is not None
 
     def _torn_note(self, end: WalkEnd) -> str:
+        if end.given_up:
+            return (
+                f"gave up everything from the damage at offset {end.end} on: {end.torn_bytes} bytes"
+                f" with {end.given_up} that could be read, moved to {self._paths.quarantine}"
+            )
         if not end.followed or self.force:
             return (
                 f"{end.torn_bytes} torn bytes at offset {end.end} moved to {self._paths.quarantine}"

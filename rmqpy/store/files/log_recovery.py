@@ -45,6 +45,7 @@ from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.files.record_search import (
     FoundRecord,
+    count_messages,
     file_content_end,
     find_record,
     find_record_in_files,
@@ -86,6 +87,8 @@ class WalkEnd:
     """The offset at which the last record, or the last gap, starts."""
     followed: bool = False
     """True if valid records were among the bytes that were moved."""
+    given_up: str = ""
+    """How many valid messages were given up by force, as text; empty if there were none."""
 
 
 @define(slots=True, frozen=True)
@@ -187,6 +190,9 @@ class LogRecovery:
     """A scan that ends before it has met damage; one that ends after it, a torn tail."""
     holes: Mapping[int, LogGap] = field(factory=dict)
     """The damaged entries to skip, by their offset."""
+
+    is_mended: bool = False
+    """True if a refusal is not shown, because the damage can be mended: then nothing is counted."""
 
     was_written: Callable[[int], bool] = lambda _offset: False
     """Returns whether the record at an offset is known to have been written completely, and not to
@@ -359,8 +365,15 @@ class LogRecovery:
         if was_written:
             raise self._last_record_damaged(end)
         limit = None if self.force or later is None else end.end + KEPT_BYTES_MAX
+        given_up = self._count_after(end) if self.force and later is not None else ""
         moved = self._move_from(end.number, position, limit)
-        return evolve(end, torn_bytes=moved, followed=later is not None)
+        return evolve(end, torn_bytes=moved, followed=later is not None, given_up=given_up)
+
+    def _count_after(self, end: WalkEnd) -> str:
+        """Return the number of messages that can be read after damage at ``end``, as text."""
+        position = end.end - self.segments[end.number].first_offset
+        dledger = self.framing is Framing.DLEDGER
+        return count_messages(self.segments, end.number, position, dledger=dledger)
 
     def _last_record_damaged(self, end: WalkEnd) -> DurableTailMissingError:
         file = self.segments[end.number]
@@ -378,13 +391,14 @@ class LogRecovery:
 
     def _damage_in_the_middle(self, end: WalkEnd, later: FoundRecord) -> MidLogCorruptionError:
         file = self.segments[end.number]
+        counted = "" if self.is_mended else f", with {self._count_after(end)} that can be read,"
         fault = MidLogCorruptionError(
             file.path,
             f"a damaged record at offset {end.end} (byte {end.end - file.first_offset} of the file)"
             f" with a valid one after it at offset {later.offset} in {later.path}",
             "records without a gap up to the end of the log",
             "restore the file from a backup or a replica; or give up everything from the damage"
-            " on by starting once with --force-truncate (it keeps the bytes in"
+            f" on{counted} by starting once with --force-truncate (it keeps the bytes in"
             " rmqpy/quarantine)",
         )
         fault.offset = end.end

@@ -14,7 +14,11 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end, magic_places, scan_records
 from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan
+from rmqpy.model.text import count_text
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
+
+COUNTED_BYTES_MAX = 4 << 30
+"""The number of bytes in which messages are counted: seconds, before a refusal is shown."""
 
 _WINDOW_BYTES = 1 << 20
 
@@ -44,6 +48,37 @@ def find_record_in_files(segments: MappedFiles, number: int) -> FoundRecord | No
         if found is not None:
             return found
     return None
+
+
+def count_messages(segments: MappedFiles, number: int, position: int, *, dledger: bool) -> str:
+    """Return how many valid messages follow ``position`` of file ``number``, as text, such as
+    ``3 messages``; ``at least`` if more than ``COUNTED_BYTES_MAX`` bytes follow.
+    """
+    count, left = 0, COUNTED_BYTES_MAX
+    for later in range(number, len(segments)):
+        file = segments[later]
+        while left > 0 and (found := find_record(file, position)) is not None:
+            start = found.offset - file.first_offset
+            records, end = _valid_run(file, start, dledger=dledger)
+            count, left, position = count + records, left - (end - position), end
+        position = 0
+        if left <= 0:
+            return f"at least {count_text(count, 'message')}"
+    return count_text(count, "message")
+
+
+def _valid_run(file: MappedFile, position: int, *, dledger: bool) -> tuple[int, int]:
+    """Return the number of valid records from the one at ``position`` on, and the position after
+    them. ``dledger`` says that each is in an entry.
+    """
+    start = position - layout.ENTRY_HEADER_SIZE if dledger else position
+    if start >= 0:
+        scan = scan_records(
+            file.view[start:], file.first_offset + start, dledger=dledger, check_crc=True
+        )
+        if len(scan):
+            return len(scan), scan.end - file.first_offset
+    return 1, position + 1  # the record is valid, the header of its entry is not
 
 
 def age_ms(segments: MappedFiles) -> int:

@@ -175,6 +175,7 @@ def _recover(
         framing,
         opening.quarantine,
         force=opening.force,
+        is_mended=opening.can_mend,
         durable=_durable_point(opening, durable, data),
         holes=holes,
     )

@@ -249,10 +249,14 @@ def test_damage_in_the_middle_is_refused(rig: MemoryRig, what: str, clean: bool)
     assert refused.value.path == f"{ROOT}/{path}"
     assert f"offset {frame_of(rig, damaged)} (byte {position} of the file)" in refused.value.found
     assert f"at offset {offsets[4]} in" in refused.value.found
-    assert "--force-truncate" in refused.value.remedy
+    assert "with 4 messages that can be read, by starting once with --force-truncate" in (
+        refused.value.remedy
+    )
     assert rig.tree() == before
     rig.force = True
     store = rig.open()
+    note = next(each for each in store.opened.notes if "gave up" in each)
+    assert f"offset {frame_of(rig, damaged)} on" in note and "with 4 messages that could be" in note
     assert bodies_of(store) == {rig.draft(number).body for number in range(3)}
     kept = [p for p in rig.tree() if p.startswith("rmqpy/quarantine/")]
     assert kept == [f"rmqpy/quarantine/{frame_of(rig, damaged):020d}.bin"]
