@@ -116,6 +116,7 @@ NO_WAY: Final = {
     "store/message_store.py: {}": "restart: the disk has failed",
     "store/message_store.py: writing the bytes": "restart: the disk has failed",
     "broker/replication/switch_protocol.py: no record of a switch": "another version's record",
+    "upgrade/plan/engine.py: no such file": RESTORE,
     "upgrade/plan/evidence.py: {}, and no plan": RESTORE,
     "upgrade/plan/operations/patches.py: other bytes": "the disk returns other bytes than written",
     "upgrade/plan/record.py: {}": RESTORE,

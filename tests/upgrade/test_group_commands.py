@@ -129,6 +129,49 @@ def test_a_group_is_switched_and_rolled_back_without_arguments(
 
 
 @pytest.mark.slow
+def test_a_rollback_without_what_the_plan_has_kept_is_refused(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    """It ended with "is as before", and had left what the records were to restore."""
+    assert run(f"init {CONFS}")[0] == 0
+    assert run("run --until switched --yes")[0] == 0
+
+    def trees() -> dict[str, dict[str, tuple[bytes, int]]]:
+        found = {name: tree_of(lagging / name) for name in ("n0", "n1", "n2")}
+        return {name: {**tree, "lock": (b"", 0)} for name, tree in found.items()}
+
+    switched = trees()
+    plan = json.loads(run("rollback n1 --dry-run --format json")[1])["plan"]
+    undo = lagging / "n1/rmqpy/upgrade" / plan / "undo/000001"
+    undo.rename(undo.with_suffix(".gone"))
+    for line in ("rollback --dry-run", "rollback", "rollback n1"):
+        code, _, err = run(line)
+        assert code == 1 and f"{undo}: found no such file, expected what 'write " in err, err
+        assert "restore it from a backup" in err
+    assert trees() == switched, "no member went back"
+    undo.with_suffix(".gone").rename(undo)
+    code, _, err = run("rollback")
+    assert code == 0, err
+    for each in (lagging / "n1/rmqpy/upgrade").glob("*/undo/*"):
+        each.unlink()
+    code, _, err = run("rollback")
+    assert code == 1 and "found no such file, expected what" in err, err
+
+
+def test_what_stands_where_a_file_of_the_group_should_be_is_named(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    assert run(f"init {CONFS}")[0] == 0
+    (lagging / "n0.conf").rename(lagging / "elsewhere")
+    code, _, err = run("status")
+    assert code == 1 and "n0.conf: found no file, expected the replica's broker.conf;" in err
+    (lagging / "group.toml").unlink()
+    (lagging / "group.toml").mkdir()
+    code, _, err = run("status")
+    assert code == 1 and "group.toml: found a directory, expected a file" in err, err
+
+
+@pytest.mark.slow
 def test_a_group_leaves_without_arguments(
     joined: Path, run: RunUpgrade, holders: Callable[[Path], None]
 ) -> None:

@@ -381,7 +381,11 @@ class OsFileSystem:
         if os.path.isdir(path):
             import shutil  # It imports three compression modules, and is rarely needed.
 
-            shutil.rmtree(path)
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                error.filename = path  # it names the file relative to its folder
+                raise
             self.sync_dir(os.path.dirname(path))
 
     def sync_dir(self, path: str) -> None:

@@ -236,6 +236,26 @@ def roll_back(context: NodeContext, plan_id: str | None = None) -> Journal:
     return journal
 
 
+def _check_kept(rollback: Rollback) -> None:
+    """Raise StoreError if something is missing that a completed operation has kept: without it, the
+    rollback would end as if it had restored the directory.
+    """
+    files, journal = rollback.context.files, rollback.journal
+    for number, op in enumerate(rollback.record.node.ops[: journal.done]):
+        undo_path = rollback.context.undo_path(journal.plan_id, number)
+        kept = op.kept_to_revert(undo_path)
+        if not kept or number in journal.skipped or any(map(files.exists, kept)):
+            continue
+        if undo.is_skipped(files, undo_path):
+            continue
+        raise StoreError(
+            kept[0],
+            "no such file",
+            f"what {op_line(op)!r} has kept to be taken back",
+            "restore it from a backup of the directory; nothing was changed",
+        )
+
+
 def _check_space_to_revert(rollback: Rollback) -> None:
     """Raise UpgradeRefusedError if a file system to which files return is too full for them."""
     context, record = rollback.context, rollback.record
@@ -265,7 +285,8 @@ def to_roll_back(context: NodeContext, plan_id: str | None = None) -> Rollback:
     """Return the plan that :func:`roll_back` takes back, without beginning with it.
 
     Raise UpgradeRefusedError if there is none, if it is not clear that the operator means it, if
-    the log was written to since it was applied, or if there is no space for files that return.
+    the log was written to since it was applied, or if there is no space for files that return, and
+    StoreError if what the plan has kept to be restored is gone.
     """
     journal = _meant(context, plan_id)
     record = load_record(context.files, context.work, journal.plan_id)
@@ -276,6 +297,7 @@ def to_roll_back(context: NodeContext, plan_id: str | None = None) -> Rollback:
         _refuse_used(context, journal, plan_id)
     if JOIN in record.plan.steps and holds_entries(context):
         raise _used(context, journal)
+    _check_kept(rollback)
     if journal.state != ROLLING_BACK:
         _check_space_to_revert(rollback)
     return rollback

@@ -203,7 +203,10 @@ def read_config(files: FileSystem, path: str | None) -> dict[str, str] | None:
     if path is None:
         return None
     if not files.exists(path):
-        raise RmqError(f"{path}: this broker.conf does not exist")
+        raise RmqError(
+            f"{path}: found no file, expected the replica's broker.conf; correct the path (-c, or"
+            " config in group.toml)"
+        )
     text = decode_properties_bytes(files.read_bytes(path))
     return {each.key: each.value.strip() for each in parse_properties(text, path)}
 

@@ -61,7 +61,7 @@ def load_group(folder: Path) -> GivenGroup | None:
     from rmqpy.upgrade.plan.survey import read_config
 
     path = folder / GROUP_FILE
-    if not path.is_file():
+    if not path.exists():
         return None
     raw = read_given(str(path), "the group file")
     group = GivenGroup(parse_group_file(raw.decode("utf-8", "replace"), GROUP_FILE), folder)

@@ -63,6 +63,12 @@ class Op(ABC):
     def revert(self, context: NodeContext, undo_path: str) -> None:
         """Go back to *before*: from *before*, from *after*, or from halfway."""
 
+    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
+        """Return the paths of which one must exist so that :meth:`revert` can restore what a
+        completed operation has replaced; none if it needs nothing.
+        """
+        return ()
+
     @property
     def changed_bytes(self) -> int:
         """The number of bytes that the operation writes, for progress reports."""

@@ -73,6 +73,9 @@ class Patch(Op):
     def revert(self, context: NodeContext, undo_path: str) -> None:
         undo.restore(context.files, undo_path)
 
+    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
+        return (undo_path,)
+
     @property
     def changed_bytes(self) -> int:
         return self.end - self.start
@@ -195,6 +198,9 @@ class Fetch(Patch):
             context.files.unlink(self.path)
         else:
             super().revert(context, undo_path)
+
+    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
+        return () if self.before == ABSENT else (undo_path,)
 
 
 @define(slots=True, frozen=True, kw_only=True)

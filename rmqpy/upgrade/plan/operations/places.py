@@ -167,6 +167,9 @@ class Move(Op):
         if self.state(context) is OpState.AFTER:
             _move(context, self.to, self.path)
 
+    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
+        return (self.to, self.path)
+
 
 @define(slots=True, frozen=True, kw_only=True)
 class MoveAside(Move):
