@@ -29,7 +29,7 @@ def test_the_reader_returns_the_messages_of_the_java_consumer(
         at = seen["queueOffset"]
         ((_, found),) = reader.read(seen["topic"], seen["queueId"], at, at + 1)
         assert found is not None
-        if told_node.endswith("v533"):
+        if "v533" in told_node:
             # Java's 5.x client clears the flag when it decompresses the body.
             assert (found.sys_flag & COMPRESSED == 0) is (found.body_bytes == seen["bodyLen"])
             found = evolve(found, sys_flag=found.sys_flag & ~COMPRESSED)

@@ -97,6 +97,8 @@ _classic_497 = _golden("A-classic-clean-v497", {"n0": ""})
 _classic_533 = _golden("A-classic-clean-v533", {"n0": ""})
 _pair_497 = _golden("B-master-slave-v497", {"n0": "master", "n1": "slave"})
 _joined_497 = _golden("C-upgraded-v497", {member: member for member in MEMBERS})
+_joined_533 = _golden("C-upgraded-v533", {member: member for member in MEMBERS})
+_ledger_533 = _golden("D-dledger-v533", {member: member for member in MEMBERS})
 _popped_533 = _golden("F-pop-acknowledged-v533", {"n0": "log"})
 _timers_533 = _golden("E-timers-v533", {"n0": "clean"})
 _tiered_533 = _golden("J-tiered-v533", {"n0": "store"})
@@ -129,7 +131,7 @@ def _three(base: Path, write: Callable[[Path, str], None]) -> dict[str, Path]:
     return stores
 
 
-def _joined_533(base: Path) -> dict[str, Path]:
+def _joined_rmqpy(base: Path) -> dict[str, Path]:
     """A classic store of 5.3.3 that rmqpy joined with a DLedger log, three times the same."""
     source = _classic_533(base / "source")["n0"]
 
@@ -200,7 +202,9 @@ GROUPS: Mapping[str, Callable[[Path], tuple[dict[str, Path], bool]]] = {
     "classic rmqpy": lambda base: (_classic_rmqpy(base), False),
     "joined 4.9.7": lambda base: (_joined_497(base), True),
     "joined 5.3.3": lambda base: (_joined_533(base), True),
+    "joined rmqpy": lambda base: (_joined_rmqpy(base), True),
     "DLedger 4.9.7": lambda base: (_ledger_497(base), True),
+    "DLedger 5.3.3": lambda base: (_ledger_533(base), True),
     "DLedger rmqpy": lambda base: (_ledger_rmqpy(base), True),
     "left 4.9.7": lambda base: (_left_497(base), False),
     "left 5.3.3": lambda base: (_left_533(base), False),

@@ -228,7 +228,9 @@ STORES = {
     "B-master-slave-v497": ["master", "slave"],
     "B-lagging-slave-v497": ["master"],
     "C-upgraded-v497": ["n0", "n1", "n2"],
+    "C-upgraded-v533": ["n0", "n1", "n2"],
     "D-dledger-v497": ["n0", "n1", "n2"],
+    "D-dledger-v533": ["n0", "n1", "n2"],
 }
 
 

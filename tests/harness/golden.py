@@ -28,8 +28,8 @@ TOLD_NODES = [
     "B-lagging-slave-v497/slave",
     "B-master-slave-v497/master",
     "B-master-slave-v497/slave",
-    *(f"C-upgraded-v497/n{number}" for number in range(3)),
-    *(f"D-dledger-v497/n{number}" for number in range(3)),
+    *(f"C-upgraded-{version}/n{number}" for version in ("v497", "v533") for number in range(3)),
+    *(f"D-dledger-{version}/n{number}" for version in ("v497", "v533") for number in range(3)),
 ]
 """Every node whose messages a Java consumer received; the manifest lists them."""
 

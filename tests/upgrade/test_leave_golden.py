@@ -26,7 +26,7 @@ from rmqpy.upgrade.plan.engine import apply_plan, roll_back
 from rmqpy.upgrade.plan.node_context import NodeContext
 from rmqpy.upgrade.plan.plan import Plan
 
-STORES = ["C-upgraded-v497", "D-dledger-v497"]
+STORES = ["C-upgraded-v497", "C-upgraded-v533", "D-dledger-v497", "D-dledger-v533"]
 MEMBERS = ["n0", "n1", "n2"]
 
 

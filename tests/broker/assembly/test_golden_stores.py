@@ -29,8 +29,11 @@ CLASSIC = [
     ("B-master-slave-v497", "master"),
     ("B-master-slave-v497", "slave"),
 ]
+DIVIDED = {"C-upgraded-v497": 262144, "C-upgraded-v533": 196608}
 DLEDGER = [
-    (name, node) for name in ("C-upgraded-v497", "D-dledger-v497") for node in ("n0", "n1", "n2")
+    (name, node)
+    for name in (*DIVIDED, "D-dledger-v497", "D-dledger-v533")
+    for node in ("n0", "n1", "n2")
 ]
 ADDED_BY_THE_JAVA_CLIENT = ("MIN_OFFSET", "MAX_OFFSET")
 SIZES = {
@@ -183,4 +186,4 @@ def test_a_dledger_store_is_served(
     manifest: Callable[[str], dict[str, Any]],
 ) -> None:
     divided = check(golden_copy(name) / node, manifest(name)["messages"], member(node))
-    assert divided == (262144 if name == "C-upgraded-v497" else None)
+    assert divided == DIVIDED.get(name)

@@ -1,13 +1,17 @@
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -23,6 +27,7 @@ import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.UtilAll;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
@@ -74,6 +79,9 @@ public final class Classic {
 
     private void run(String[] words) throws Exception {
         switch (words[0]) {
+            case "leads":  // wait until the broker is the master of its cluster
+                awaitMaster();
+                break;
             case "topics":  // NAME=QUEUES...
                 topics(Arrays.asList(words).subList(1, words.length));
                 break;
@@ -95,6 +103,25 @@ public final class Classic {
             default:
                 throw new IllegalArgumentException(words[0]);
         }
+    }
+
+    private void awaitMaster() throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(namesrv);
+        admin.start();
+        for (int tries = 0; !masters(admin).equals(Collections.singleton(broker)); tries++) {
+            if (tries == 600) {
+                throw new IllegalStateException(broker + " does not lead: " + masters(admin));
+            }
+            Thread.sleep(200);
+        }
+        admin.shutdown();
+    }
+
+    private static Set<String> masters(DefaultMQAdminExt admin) throws Exception {
+        return admin.examineBrokerClusterInfo().getBrokerAddrTable().values().stream()
+            .map(each -> each.getBrokerAddrs().get(MixAll.MASTER_ID))
+            .filter(Objects::nonNull).collect(Collectors.toSet());
     }
 
     private void topics(List<String> topics) throws Exception {

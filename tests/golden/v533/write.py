@@ -12,6 +12,7 @@ import hashlib
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from attrs import define, field
 
 from rmqpy.testing.java import JavaHome, JavaSite
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
-from rmqpy.testing.processes import BrokerSpec, ServerProcess
+from rmqpy.testing.processes import BrokerSpec, ServerProcess, group_settings
 
 VERSION = "5.3.3"
 SMALL = {
@@ -38,7 +39,61 @@ LONG_TOPIC = "a-topic-of-a-hundred-letters-" + 71 * "t"
 LONG_GROUP = "a-group-of-forty-letters-" + 15 * "g"
 """Their retry topic of POP has more than 127 letters: its messages are records of version 2."""
 ROLES_WAIT_S = 60
-CLIENT_SECONDS_MAX = 480
+CLIENT_SECONDS_MAX = 900
+CHECKS = {
+    "maxMessageSize": "32768",
+    "transactionCheckInterval": "2000",
+    "transactionTimeOut": "1000",
+}
+ROUTED = {"Normal": 4, "Keyed": 2, "Delay": 2, "Tx": 2, "Order": 3, "Batch": 2, "Retry": 1}
+SYSTEM = {
+    "%RETRY%refusing": 1,
+    "%DLQ%refusing": 1,
+    "RMQ_SYS_TRANS_HALF_TOPIC": 1,
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
+    "SCHEDULE_TOPIC_XXXX": 18,
+    "TRANS_CHECK_MAX_TIME_TOPIC": 1,
+}
+EVERY_KIND = (
+    " ".join(["topics", *(f"{topic}={count}" for topic, count in ROUTED.items())]),
+    "send Normal 60 16,200,1000,3000 sync",
+    "send Normal 16 100 async",
+    "send Normal 8 100 oneway",
+    "send Normal 3 9000 sync",
+    "send Keyed 40 120 sync KEYS=aK TAGS=TagA,TagB,TagC FLAG=7 color=red n=42",
+    "send Batch 24 50,90 batch KEYS=aBK TAGS=TagA",
+    "send Delay 4 80 sync DELAY=1",
+    "send Delay 2 80 sync DELAY=5",
+    "transaction Tx 8 64 cruu KEYS=aTK",
+    "send Order 24 60 ordered",
+    "send Retry 3 60 sync KEYS=aRK",
+    "consume Retry refusing * refused",
+    "consume Order ordering * orderly",
+    "consume Keyed tagging TagA||TagB clustering",
+    "consume Normal normal * clustering",
+    "consume Normal everyone * broadcasting",
+    "wait 30",  # The broker asks 15 times for a half message, then gives it up.
+)
+"""Every kind of message of 4.x, and of consumption."""
+SOME_KINDS = (
+    "send Normal 40 16,200,1000,3000 sync",
+    "send Keyed 40 120 sync KEYS=bK TAGS=TagA,TagB,TagC FLAG=7 color=blue n=43",
+    "send Batch 24 50,90 batch KEYS=bBK TAGS=TagA",
+    "send Delay 4 80 sync DELAY=1",
+    "send Delay 2 80 sync DELAY=9",
+    "transaction Tx 8 64 cruu KEYS=bTK",
+    "send Order 24 60 ordered",
+    "consume Keyed tagging TagA||TagB clustering",
+    "wait 30",
+    "send Normal 30 3900,50 sync",
+)
+SETTLED = ("wait 25",)
+"""Slaves ask for the tables of their master every ten seconds."""
+DUMP = " ".join(
+    ["dump", "Normal", *(f"{topic}={count}" for topic, count in (ROUTED | SYSTEM).items())]
+)
+PREFERRED = {"n0": "n0", "n1": "n1", "n2": "n0;n1"}
+"""For each member of a group, those for whom it gives way as the leader."""
 
 
 @define
@@ -87,6 +142,19 @@ class Scene:
         self.servers.append(server)
         return server
 
+    def start_group(self) -> list[ServerProcess]:
+        """Start a DLedger group of three: n0 leads, and n1 after it, also if n0 returns."""
+        ports = list(self.port(len(PREFERRED)))
+        members = []
+        for number, (node, preferred) in enumerate(PREFERRED.items()):
+            settings = group_settings("golden", ports, number) | {"preferredLeaderId": preferred}
+            members.append(self.broker(node, {**CHECKS, **settings}))
+        members[0].start()
+        members[2].start()
+        self.write("n0", members[0], "leads", client="Classic")
+        members[1].start()
+        return members
+
     def write(
         self, node: str, broker: ServerProcess, *commands: str, client: str = "Writer"
     ) -> None:
@@ -108,50 +176,40 @@ class Scene:
 def classic(scene: Scene) -> None:
     """one ASYNC_MASTER, stopped with SIGTERM; the messages were pulled just before the stop"""
     scene.start_names()
-    settings = {
-        "brokerRole": "ASYNC_MASTER",
-        "maxMessageSize": "32768",
-        "transactionCheckInterval": "2000",
-        "transactionTimeOut": "1000",
-    }
-    broker = scene.broker("store", settings).start()
-    routed = {"Normal": 4, "Keyed": 2, "Delay": 2, "Tx": 2, "Order": 3, "Batch": 2, "Retry": 1}
-    system = {
-        "%RETRY%refusing": 1,
-        "%DLQ%refusing": 1,
-        "RMQ_SYS_TRANS_HALF_TOPIC": 1,
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
-        "SCHEDULE_TOPIC_XXXX": 18,
-        "TRANS_CHECK_MAX_TIME_TOPIC": 1,
-    }
-    topics = {name: [f"{topic}={count}" for topic, count in each.items()]
-              for name, each in (("routed", routed), ("all", routed | system))}  # fmt: skip
-    scene.write(
-        "store",
-        broker,
-        " ".join(["topics", *topics["routed"]]),
-        "send Normal 60 16,200,1000,3000 sync",
-        "send Normal 16 100 async",
-        "send Normal 8 100 oneway",
-        "send Normal 3 9000 sync",
-        "send Keyed 40 120 sync KEYS=aK TAGS=TagA,TagB,TagC FLAG=7 color=red n=42",
-        "send Batch 24 50,90 batch KEYS=aBK TAGS=TagA",
-        "send Delay 4 80 sync DELAY=1",
-        "send Delay 2 80 sync DELAY=5",
-        "transaction Tx 8 64 cruu KEYS=aTK",
-        "send Order 24 60 ordered",
-        "send Retry 3 60 sync KEYS=aRK",
-        "consume Retry refusing * refused",
-        "consume Order ordering * orderly",
-        "consume Keyed tagging TagA||TagB clustering",
-        "consume Normal normal * clustering",
-        "consume Normal everyone * broadcasting",
-        "wait 30",  # The broker asks 15 times for a half message, then gives it up.
-        "send Normal 30 3900,50 sync",
-        " ".join(["dump", "Normal", *topics["all"]]),
-        client="Classic",
-    )
+    broker = scene.broker("store", {"brokerRole": "ASYNC_MASTER", **CHECKS}).start()
+    scene.write("store", broker, *EVERY_KIND, "send Normal 30 3900,50 sync", DUMP, client="Classic")
     broker.stop()
+
+
+def dledger(scene: Scene) -> None:
+    """a fresh DLedger group of three: n0 led, was stopped, n1 led, n0 returned; clean stop"""
+    scene.start_names()
+    n0, n1, n2 = scene.start_group()
+    scene.write("n0", n0, *EVERY_KIND, *SETTLED, client="Classic")
+    n0.stop()
+    scene.write("n1", n1, "leads", *SOME_KINDS, client="Classic")
+    n0.start()
+    scene.write("n1", n1, *SETTLED, DUMP, client="Classic")
+    for broker in (n0, n2, n1):  # The leader is the last: no other member is elected meanwhile.
+        broker.stop()
+
+
+def joined(scene: Scene) -> None:
+    """a master n0 and a slave n1, stopped and started as a DLedger group of three (n2 had only the
+    master's commit log), more messages, clean stop
+    """
+    scene.start_names()
+    master = scene.broker("n0", {"brokerRole": "ASYNC_MASTER", **CHECKS}).start()
+    slave = scene.broker("n1", {"brokerRole": "SLAVE", "brokerId": "1", **CHECKS}).start()
+    # A slave without files begins with the last file that its master has when it connects.
+    scene.write("n0", master, "wait 40", *EVERY_KIND, *SETTLED, client="Classic")
+    master.stop()
+    slave.stop()
+    shutil.copytree(scene.stores / "n0" / "commitlog", scene.stores / "n2" / "commitlog")
+    n0, n1, n2 = scene.start_group()
+    scene.write("n0", n0, *SOME_KINDS, *SETTLED, DUMP, client="Classic")
+    for broker in (n1, n2, n0):
+        broker.stop()
 
 
 def timers(scene: Scene) -> None:
@@ -284,6 +342,8 @@ def controller(scene: Scene) -> None:
 
 SCENES: dict[str, Callable[[Scene], None]] = {
     "A-classic-clean-v533": classic,
+    "C-upgraded-v533": joined,
+    "D-dledger-v533": dledger,
     "E-timers-v533": timers,
     "F-pop-v533": pop,
     "F-pop-acknowledged-v533": acknowledged,
@@ -319,21 +379,25 @@ def told(scene: Scene) -> dict[str, object]:
         if kind == "queue":
             queue = json.loads(text)
             queues.setdefault(queue.pop("topic"), []).append(queue)
-    (node,) = config
-    files = {
-        str(path.relative_to(scene.stores / node)): {
+    files = {node: listed(scene.stores / node) for node in config}
+    return {
+        "name": scene.name,
+        "config": config if len(config) > 1 else config["store"],
+        "files": files,
+        "queues": queues,
+        "messages": sorted(messages, key=lambda each: each["commitLogOffset"]),
+    }
+
+
+def listed(store: Path) -> dict[str, dict[str, int | str]]:
+    """Return the size and the MD5 sum of each file of a store."""
+    return {
+        str(path.relative_to(store)): {
             "size": path.stat().st_size,
             "md5": hashlib.md5(path.read_bytes()).hexdigest(),
         }
-        for path in sorted((scene.stores / node).rglob("*"))
+        for path in sorted(store.rglob("*"))
         if path.is_file()
-    }
-    return {
-        "name": scene.name,
-        "config": config[node],
-        "files": {node: files},
-        "queues": queues,
-        "messages": sorted(messages, key=lambda each: each["commitLogOffset"]),
     }
 
 
@@ -351,7 +415,7 @@ def main(folder: Path, names: list[str]) -> None:
             finally:
                 for server in reversed(scene.servers):
                     server.kill()
-            pack(scene, folder, (SCENES[name].__doc__ or "").splitlines()[0])
+            pack(scene, folder, " ".join((SCENES[name].__doc__ or "").split()))
 
 
 if __name__ == "__main__":
