@@ -9,7 +9,7 @@ import pytest
 from campaign import runner
 from campaign.faults import KINDS, StoreFiles, copy_sparse
 from campaign.judges import Answer, Judges
-from campaign.meaning import limit_of
+from campaign.meaning import FileKind, limit_of, meaning_of
 from campaign.runner import Alarm, Result, run_faults, run_healthy
 from campaign.stores import Group, build_group
 
@@ -88,3 +88,25 @@ def test_only_the_numbers_of_the_entry_that_a_record_was_are_not_compared() -> N
         data[place] ^= 1
         is_number = healthy.index(b"0000") <= place < len(healthy) - 1
         assert bool(limit_of(path, bytes(data), healthy)) == is_number
+
+
+@pytest.mark.parametrize(
+    ("changed", "matters"),
+    [
+        (b"dataVersion", False),
+        (b"groupTopicMap", False),
+        (b"normal", False),  # the first one is in groupTopicMap
+        (b"offsetTable", True),
+        (b"Normal@normal", True),
+    ],
+)
+def test_what_no_broker_reads_in_a_table_has_no_meaning(changed: bytes, matters: bool) -> None:
+    healthy = (
+        b'{"dataVersion":{"counter":1},"groupTopicMap":{"normal":["Normal"]},'
+        b'"offsetTable":{"Normal@normal":{0:7}}}'
+    )
+    for bit in (1, 0x80):  # Java reads bytes that are not UTF-8 as U+FFFD.
+        data = bytearray(healthy)
+        data[healthy.index(changed)] ^= bit
+        one, other = (meaning_of(FileKind.TABLE, each, healthy) for each in (bytes(data), healthy))
+        assert (one != other) == matters

@@ -10,8 +10,9 @@ log                 the length of the file; its records and the head of its fill
 consume queue       every byte: a unit after the last one would be read as a message
 key index           the length; header, slots, and the entries from 1 on that the header counts
 DLedger index       the length; the units of the entries that exist
-configuration       the JSON value without ``dataVersion``, which counts writes, and without
-                    offsets of 0; that of its backup if it cannot be read
+configuration       the tables in the JSON value, without offsets of 0; that of its backup if it
+                    cannot be read. Bytes that are not UTF-8 are read as U+FFFD. Nothing else is
+                    read: ``dataVersion`` counts writes, ``groupTopicMap`` of 5.x is derived
 ``currterm``        term and vote
 ``checkpoint``      for DLedger: a committed index that is not above the end. Otherwise nothing: its
                     times only save work after an unclean stop
@@ -57,6 +58,9 @@ SETTING_TABLES = {
     "subscriptionGroup.json": "subscriptionGroupTable",
 }
 """The tables of settings, and the key of their rows."""
+
+_READ = ("offsetTable", *SETTING_TABLES.values(), "forbiddenTable")
+"""What a broker reads of a table of configuration."""
 
 _SECONDS = slice(12, 16)
 _TAGS_CODE = slice(12, 20)
@@ -212,7 +216,7 @@ def _without(data: bytes, begin: int, part: slice) -> bytes:
 
 def read_table(data: bytes) -> Any:
     """Return the value of a table. Java's library writes integer keys without quotes."""
-    return json.loads(_INTEGER_KEY.sub(rb'\1"\2":', data))
+    return json.loads(_INTEGER_KEY.sub(rb'\1"\2":', data).decode("utf-8", "replace"))
 
 
 def _table(data: bytes) -> str:
@@ -221,11 +225,10 @@ def _table(data: bytes) -> str:
     except ValueError:
         return f"unreadable: {data!r}"
     if isinstance(value, dict):
-        value.pop("dataVersion", None)
+        # Java's library skips names that it does not know, and a table that is absent is empty.
+        value = {name: value[name] for name in _READ if value.get(name, {}) != {}}
         if isinstance(value.get("offsetTable"), dict):
             value["offsetTable"] = _offsets(value["offsetTable"])
-        # Java's library skips names that it does not know, and a table that is absent is empty.
-        value = {name: content for name, content in value.items() if content != {}}
     return json.dumps(value, sort_keys=True)
 
 
