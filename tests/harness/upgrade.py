@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypedDict
 
@@ -186,9 +186,9 @@ def write_confs(root: Path, more: str = "") -> None:
         (root / f"n{number}.conf").write_text(text + more.replace("SELF", f"n{number}"))
 
 
-def write_first_entry(root: Path) -> None:
-    """Write the same message to the DLedger logs of n0, n1, and n2, as their first leader does."""
-    for name in ("n0", "n1", "n2"):
+def write_first_entry(root: Path, names: Sequence[str] = ("n0", "n1", "n2")) -> None:
+    """Write the same message to the DLedger logs of these members, as their first leader does."""
+    for name in names:
         rig = StoreRig(
             OsFileSystem(),
             os.fspath(root / name),

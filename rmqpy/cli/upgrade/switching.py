@@ -166,14 +166,18 @@ def _join(options: argparse.Namespace) -> int:
         value = journal_json(journal)
         context = plan_context_of(options, switch)
     judged = judge_member(context.group.replica(name), context.group.replica(source))
-    lines = [*judged.lines(), f"{name}: {_next_step(judged, options.directory)}"]
+    lines = [*judged.lines(), f"{name}: {_next_step(judged, options.directory, source)}"]
     print_result(options, {**value, **judged.as_json()}, lines)
     return EXIT_DONE if judged.can_join else EXIT_NO
 
 
-def _next_step(judged: JoinVerdict, directory: str) -> str:
-    if not judged.can_join:
-        return f"do not start its broker; rmqpy upgrade rollback {directory} takes the join back"
+def _next_step(judged: JoinVerdict, directory: str, source: str) -> str:
+    if judged.can_join:
+        return "start its broker"
     if judged.has_more:
-        return "start its broker; if rmqpy admin dledger reports it as diverged, run join again"
-    return "start its broker"
+        return (
+            f"it has entries that {source} lacks: if {source} only lags, start its broker,"
+            " otherwise join it with the data of the leader; if rmqpy admin dledger then reports it"
+            " as diverged, join it again with --give-up"
+        )
+    return f"do not start its broker; rmqpy upgrade rollback {directory} takes the join back"

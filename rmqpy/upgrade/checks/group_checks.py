@@ -159,16 +159,19 @@ def _entry_conflicts(names: str, compared: EntryComparison) -> Iterator[CheckFin
         )
 
 
-def logs_verdict(group: Group) -> Verdict:
-    """Return the verdict on the logs of the replicas, each compared with the one that ends last."""
+def logs_verdict(group: Group, *, only_ends: bool = False) -> Verdict:
+    """Return the verdict on the logs of the replicas, each compared with the one that ends last.
+
+    With ``only_ends``, what one of them has at the start and the other has expired does not count.
+    """
     manifests = {each.name: each.survey().manifest for each in group.replicas}
     ends = {name: (each.end, -each.begin) for name, each in manifests.items()}
     reference = max(group.replicas, key=lambda each: ends[each.name])
     others = [each for each in group.replicas if each is not reference]
-    return Verdict.overall(_pair_verdict(reference, other) for other in others)
+    return Verdict.overall(_pair_verdict(reference, other, only_ends=only_ends) for other in others)
 
 
-def _pair_verdict(reference: Replica, other: Replica) -> Verdict:
+def _pair_verdict(reference: Replica, other: Replica, *, only_ends: bool) -> Verdict:
     mine, theirs = reference.survey().manifest, other.survey().manifest
     if not mine.messages:
         return NOTHING_COMPARED
@@ -177,8 +180,13 @@ def _pair_verdict(reference: Replica, other: Replica) -> Verdict:
     if relation is Relation.DIVERGED or (entries is not None and entries.differs):
         return DIFFERENT
     my_end, their_end = _last_entries(mine), _last_entries(theirs)
-    shorter = relation is Relation.SHORTER or their_end < my_end or theirs.begin > mine.begin
-    longer = relation is Relation.LONGER or their_end > my_end or theirs.begin < mine.begin
+    shorter = relation is Relation.SHORTER or their_end < my_end
+    longer = relation is Relation.LONGER or their_end > my_end
+    if theirs.begin != mine.begin and only_ends:
+        more = [None if each else 0 for each in (shorter, longer)]
+        return Verdict.on_contents(mine.name, theirs.name, *more)
+    shorter |= theirs.begin > mine.begin
+    longer |= theirs.begin < mine.begin
     return verdict_on_logs(mine, theirs, in_left=shorter, in_right=longer)
 
 

@@ -1,9 +1,10 @@
 """The verdict on a member that has joined: its logs, compared with those of the member from which
 it has received them.
 
-The answer is yes if the logs are EQUAL, or if one is CONTAINED in the other: the group sends the
-entries that a member lacks. It refuses a member that has more, and knows these entries to be
-committed, as long as its leader does not have them.
+The answer is yes if the logs are EQUAL, or if the member is CONTAINED in the other: the group sends
+the entries that it lacks. It is no if the member has entries that the other lacks: the group
+refuses it if it knows them to be committed, and its leader does not have them, which this
+comparison cannot tell. Only ends count: what one of the two has expired is not needed.
 """
 
 from __future__ import annotations
@@ -28,20 +29,16 @@ from rmqpy.upgrade.checks.replica import Replica
 class JoinVerdict:
     """The verdict, what it is based on, the differences found, and what was not examined."""
 
-    member: str
     verdict: Verdict
+    has_more: bool
+    """True if the member has entries that the other one does not have."""
     compared: tuple[str, ...]
     differences: tuple[str, ...]
     not_examined: tuple[str, ...]
 
     @property
     def can_join(self) -> bool:
-        return self.verdict.word in (Word.EQUAL, Word.CONTAINED)
-
-    @property
-    def has_more(self) -> bool:
-        """True if the member has entries that the other one does not have."""
-        return any(each.outer == self.member for each in self.verdict.contained)
+        return self.verdict.word in (Word.EQUAL, Word.CONTAINED) and not self.has_more
 
     def lines(self) -> list[str]:
         return [
@@ -66,21 +63,28 @@ def judge_member(member: Replica, reference: Replica) -> JoinVerdict:
     compared = []
     log = classic_log(member)
     if log.files:
-        compared.append(f"the old log, {log.begin} to {log.end}, byte by byte")
+        begin = max(log.begin, classic_log(reference).begin)
+        compared.append(f"the old log, {begin} to {log.end}, byte by byte")
     common = common_prefix(member, reference)
     if common is not None:
         compared.append(f"the entries up to {common.last_index}, byte by byte")
-    not_examined = (
+    not_examined = [
         "tables, which a member copies from its leader",
         f"consume queues and key index of {member.name}, which its next start checks",
-    )
+    ]
     checks = (same_log, same_entries)
+    manifests = [each.survey().manifest for each in group.replicas]
+    begins = {each.name: each.begin for each in manifests if each.messages}
+    if len(set(begins.values())) > 1:
+        first, last = sorted(begins, key=begins.__getitem__)
+        older = f"the messages of {first} before offset {begins[last]}, which {last} does not have"
+        not_examined.insert(0, older)
     differences = [each.sentence for check in checks for each in check(group) if not each.is_note]
-    verdict = DIFFERENT if differences else logs_verdict(group)
+    verdict = DIFFERENT if differences else logs_verdict(group, only_ends=True)
     return JoinVerdict(
-        member.name,
         verdict,
+        any(each.outer == member.name for each in verdict.contained),
         tuple(compared or ["nothing"]),
         tuple(differences),
-        not_examined,
+        tuple(not_examined),
     )
