@@ -158,6 +158,22 @@ def test_a_rollback_without_what_the_plan_has_kept_is_refused(
     assert code == 1 and "found no such file, expected what" in err, err
 
 
+@pytest.mark.slow
+def test_a_rollback_without_a_folder_that_the_plan_has_moved_aside_is_refused(
+    lagging: Path, run: RunUpgrade
+) -> None:
+    """What the plan has put in its place does not stand for it."""
+    assert run(f"init {CONFS}")[0] == 0
+    assert run("run --until aligned --yes")[0] == 0
+    (aside,) = (lagging / "n1/rmqpy/upgrade").glob("keep-*/consumequeue")
+    aside.rename(lagging / "gone")
+    code, _, err = run("rollback n1")
+    assert code == 1 and f"{aside}: found no such file, expected what 'move_aside " in err, err
+    (lagging / "gone").rename(aside)
+    code, _, err = run("rollback n1")
+    assert code == 0, err
+
+
 def test_what_stands_where_a_file_of_the_group_should_be_is_named(
     lagging: Path, run: RunUpgrade
 ) -> None:

@@ -47,7 +47,7 @@ from rmqpy.upgrade.plan.node_context import (
     fingerprint_log,
     holds_entries,
 )
-from rmqpy.upgrade.plan.operations import OpState
+from rmqpy.upgrade.plan.operations import Move, OpState
 from rmqpy.upgrade.plan.own_paths import check_own_paths
 from rmqpy.upgrade.plan.plan import NodePlan, Plan, op_line
 from rmqpy.upgrade.plan.preconditions import check_startable
@@ -241,18 +241,22 @@ def _check_kept(rollback: Rollback) -> None:
     rollback would end as if it had restored the directory.
     """
     files, journal = rollback.context.files, rollback.journal
-    for number, op in enumerate(rollback.record.node.ops[: journal.done]):
+    # The last one that is left of a rollback may have been reverted just before a kill.
+    count = journal.done - int(journal.state == ROLLING_BACK)
+    moved_on: set[str] = set()
+    for number, op in reversed(list(enumerate(rollback.record.node.ops[: max(0, count)]))):
         undo_path = rollback.context.undo_path(journal.plan_id, number)
         kept = op.kept_to_revert(undo_path)
-        if not kept or number in journal.skipped or any(map(files.exists, kept)):
-            continue
-        if undo.is_skipped(files, undo_path):
+        found = kept is None or kept in moved_on or files.exists(kept)
+        if isinstance(op, Move):
+            moved_on.add(op.path)
+        if found or number in journal.skipped or undo.is_skipped(files, undo_path):
             continue
         raise StoreError(
-            kept[0],
+            str(kept),
             "no such file",
             f"what {op_line(op)!r} has kept to be taken back",
-            "restore it from a backup of the directory; nothing was changed",
+            "restore it from a backup of the directory, then repeat the command",
         )
 
 

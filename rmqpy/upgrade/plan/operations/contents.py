@@ -69,8 +69,8 @@ class Write(Op):
     def revert(self, context: NodeContext, undo_path: str) -> None:
         undo.restore(context.files, undo_path)
 
-    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
-        return (undo_path,)
+    def kept_to_revert(self, undo_path: str) -> str | None:
+        return undo_path
 
 
 @define(slots=True, frozen=True, kw_only=True)

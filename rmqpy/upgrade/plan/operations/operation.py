@@ -63,11 +63,11 @@ class Op(ABC):
     def revert(self, context: NodeContext, undo_path: str) -> None:
         """Go back to *before*: from *before*, from *after*, or from halfway."""
 
-    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
-        """Return the paths of which one must exist so that :meth:`revert` can restore what a
-        completed operation has replaced; none if it needs nothing.
+    def kept_to_revert(self, undo_path: str) -> str | None:
+        """Return the path from which :meth:`revert` restores what a completed operation has
+        replaced, or None if it needs nothing.
         """
-        return ()
+        return None
 
     @property
     def changed_bytes(self) -> int:

@@ -73,8 +73,8 @@ class Patch(Op):
     def revert(self, context: NodeContext, undo_path: str) -> None:
         undo.restore(context.files, undo_path)
 
-    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
-        return (undo_path,)
+    def kept_to_revert(self, undo_path: str) -> str | None:
+        return undo_path
 
     @property
     def changed_bytes(self) -> int:
@@ -199,8 +199,8 @@ class Fetch(Patch):
         else:
             super().revert(context, undo_path)
 
-    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
-        return () if self.before == ABSENT else (undo_path,)
+    def kept_to_revert(self, undo_path: str) -> str | None:
+        return None if self.before == ABSENT else undo_path
 
 
 @define(slots=True, frozen=True, kw_only=True)

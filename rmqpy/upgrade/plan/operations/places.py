@@ -167,8 +167,8 @@ class Move(Op):
         if self.state(context) is OpState.AFTER:
             _move(context, self.to, self.path)
 
-    def kept_to_revert(self, undo_path: str) -> tuple[str, ...]:
-        return (self.to, self.path)
+    def kept_to_revert(self, undo_path: str) -> str | None:
+        return self.to
 
 
 @define(slots=True, frozen=True, kw_only=True)
