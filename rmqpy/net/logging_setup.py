@@ -8,20 +8,17 @@ Peers can also cause the same event as often as they like, on any port. Therefor
 code that logs writes at most ``LINES_MAX`` lines in ``PERIOD_S``; more are counted, and the next
 line of that place states how many. A line has at most ``CHARACTERS_MAX`` characters of text.
 
-A file (``--log-file``) is opened again when another program has moved or removed it, as logrotate
-does. If it cannot be written, the lines go to standard error until it can.
+A file (``--log-file``) is that of :mod:`rmqpy.net.log_file`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import logging.handlers
 import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, TextIO
 
 from attrs import define, field
@@ -114,47 +111,6 @@ class JsonLines(logging.Formatter):
         return _CONTROL.sub(_escape, json.dumps(event, ensure_ascii=False))
 
 
-class RotatedFile(logging.handlers.WatchedFileHandler):
-    """A log file that other programs may move or remove at any time."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path, encoding="utf-8", errors="backslashreplace")
-        self._failed = False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self.reopenIfNeeded()
-            if self.stream is None:  # a reopening has failed before
-                self.stream = self._open()
-                self._statstream()
-            self.stream.write(self.format(record) + self.terminator)
-            self.stream.flush()
-        except (OSError, ValueError) as error:
-            self._write_elsewhere(record, error)
-        else:
-            self._failed = False
-
-    def _write_elsewhere(self, record: logging.LogRecord, error: Exception) -> None:
-        """Write the line to standard error; say why once."""
-        self._give_up()
-        try:
-            if not self._failed:
-                self._failed = True
-                print(
-                    f"the log file {self.baseFilename} cannot be written: {error}", file=sys.stderr
-                )
-            print(self.format(record), file=sys.stderr, flush=True)
-        except (OSError, ValueError):  # neither can be written
-            self._failed = True
-
-    def _give_up(self) -> None:
-        """Drop the stream with what it could not write, which is on standard error."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            with suppress(OSError, ValueError):
-                stream.close()
-
-
 def configure_logging(
     *,
     as_json: bool,
@@ -169,6 +125,9 @@ def configure_logging(
     """
     handler: logging.Handler
     if path is not None:
+        # Its base class imports pickle and more, which a start without a file does not need.
+        from rmqpy.net.log_file import RotatedFile
+
         handler = RotatedFile(path)
     else:
         handler = logging.StreamHandler(stream if stream is not None else sys.stderr)

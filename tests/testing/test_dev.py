@@ -35,6 +35,17 @@ sys.stdin.read()
 """
 
 
+def test_a_start_imports_nothing_that_only_other_commands_need() -> None:
+    """Most of the start is the import of modules."""
+    unneeded = ["rmqpy.client", "rmqpy.audit", "rmqpy.upgrade", "rmqpy.admin", "rmqpy.dledger"]
+    unneeded += ["rmqpy.net.log_file", "pickle", "aiohttp", "multiprocessing"]
+    code = "import sys, rmqpy.cli.command_line, rmqpy.cli.dev, rmqpy.testing.dev.serve\n"
+    code += f"print(*[name for name in {unneeded} if name in sys.modules])"
+    argv, environment = [sys.executable, "-c", code], python_environment()
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
 @define
 class DevProcess:
     process: subprocess.Popen[str]

@@ -38,10 +38,7 @@ async def open_sockets(
     loop: asyncio.AbstractEventLoop, address: tuple[str, int], backlog: int, accepted: Accepted
 ) -> SocketListener:
     """Listen on every address that ``address`` resolves to. Raises OSError."""
-    host, port = address
-    found = await loop.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    found = await _resolved(loop, address)
     listener = SocketListener(loop, backlog, accepted)
     try:
         for family, kind, protocol, _, place in dict.fromkeys(found):
@@ -50,6 +47,20 @@ async def open_sockets(
         listener.close()
         raise
     return listener
+
+
+async def _resolved(loop: asyncio.AbstractEventLoop, address: tuple[str, int]) -> list[Any]:
+    """Return what ``getaddrinfo`` finds. It may block for a name, which therefore is resolved in a
+    thread. A thread for each port of a broker would delay its start on a busy machine.
+    """
+    host, port = address
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    try:
+        return socket.getaddrinfo(
+            host or None, port, type=kind, flags=flags | socket.AI_NUMERICHOST
+        )
+    except socket.gaierror:
+        return await loop.getaddrinfo(host, port, type=kind, flags=flags)
 
 
 @define(slots=True, eq=False, repr=False)
