@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGES: Final = ("use-the-client", "test-with-rmqpy", "test-from-other-languages")
+OF_SPARK: Final = "use-rocketmq-data-in-spark"
+"""The page with parts of Spark programs, which need pyspark."""
 SHOP: Final = Path(__file__).with_name("shop.py")
 BEFORE: Final = 'NAME_SERVER = "127.0.0.1:9876"\n'
 
@@ -22,10 +23,12 @@ BEFORE: Final = 'NAME_SERVER = "127.0.0.1:9876"\n'
 def write_examples(folder: Path) -> list[Path]:
     """Write each example of the pages as a module. One that awaits is the body of a function."""
     files = []
-    for page in PAGES:
-        text = (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
+    for path in sorted(ROOT.glob("docs/**/*.md")):
+        page, text = path.stem, path.read_text(encoding="utf-8")
+        if page == OF_SPARK:
+            continue
         for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, flags=re.S)):
-            file = folder / f"{page.replace('-', '_')}_{number}.py"
+            file = folder / f"{path.parent.name}_{page}_{number}.py".replace("-", "_")
             if re.search(r"^async with", code, flags=re.M):
                 code = "async def example() -> None:\n" + textwrap.indent(code, "    ")
             file.write_text(BEFORE + code, encoding="utf-8")
