@@ -19,6 +19,7 @@ from rmqpy.audit.replicas.compare import (
 from rmqpy.audit.replicas.compare import DifferenceKind as Kind
 from rmqpy.audit.replicas.difference_text import difference_sentences
 from rmqpy.audit.replicas.verdict import DIFFERENT, EQUAL, Containment
+from rmqpy.codec.backend import scan_records
 from rmqpy.store.files.disk import OsFileSystem
 
 Pair = tuple[Path, Path]
@@ -103,6 +104,25 @@ def test_a_difference_in_an_undecided_block_is_found(pair: Pair) -> None:
     found = compare(one, two)
     assert (found[0].kind, found[0].begin) == (Kind.CONTENT, int(file.name) + cut - 200)
     assert Kind.END in kinds(found)
+
+
+@pytest.mark.parametrize("place", [4, 88], ids=["magic", "body"])
+def test_what_follows_the_last_record_is_said_not_to_be_compared(pair: Pair, place: int) -> None:
+    """A damaged last record cannot be distinguished from the rest of an interrupted write."""
+    one, two = pair
+    file = max((one / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    last = scan_records(memoryview(bytes(data)), 0, dledger=False, check_crc=False).offset[-1]
+    damaged = bytearray(data)
+    damaged[last + place] ^= 0x40
+    file.write_bytes(damaged)
+    data[last:] = bytes(len(data) - last)
+    (two / "commitlog" / file.name).write_bytes(data)
+    assert compare(one, two) == []
+    assert sentences(one, two) == [
+        "not compared: what master has after its last record (TAIL_PARTIAL 1), the rest of an"
+        " interrupted write or a damaged record"
+    ]
 
 
 def test_stale_bytes_after_the_end_are_no_difference(pair: Pair) -> None:

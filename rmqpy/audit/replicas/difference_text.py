@@ -4,7 +4,7 @@ sentence for each topic; and of their tables, as in a certificate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rmqpy.audit.facts.facts import RecordFacts
@@ -29,11 +29,21 @@ def difference_sentences(
     in_logs = [each for each in differences if each.kind is not _KIND.TABLE]
     for each in sorted(in_logs, key=lambda each: (each.begin < 0, each.begin)):
         yield _log_sentence(each, left, right)
+    for store in (left, right):
+        if store.tails:
+            yield (
+                f"not compared: what {store.name} has after its last record"
+                f" ({_codes(store.tails)}), the rest of an interrupted write or a damaged record"
+            )
     manifests = {each.name: each for each in (left, right)}
     for pair in verdict.contained:
         if pair.more:
             yield from _missing(manifests[pair.outer], manifests[pair.inner])
     yield from _table_sentences(differences, left, right)
+
+
+def _codes(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
 def _log_sentence(each: Difference, left: Manifest, right: Manifest) -> str:

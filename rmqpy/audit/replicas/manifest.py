@@ -52,7 +52,7 @@ from rmqpy.audit.facts.small_files import ConfigTable
 from rmqpy.audit.facts.table_content import TableFacts, read_table_facts
 from rmqpy.audit.scan.blocks import Blocks, FrameGroup
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
-from rmqpy.audit.scan.findings import json_value
+from rmqpy.audit.scan.findings import FindingCode, json_value
 from rmqpy.audit.scan.range_merge import FileDigests, LogResult
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.tally.kernel import BLOCK_SIZE, QueueTally
@@ -78,6 +78,7 @@ digests of a log file's blocks are packed, or left out.
 """
 NOT_MAPPED: Final = -1
 _QUEUES_OF_5X: Final = (UnreadKind.ROCKSDB_QUEUES.value, UnreadKind.BATCH_QUEUES.value)
+_TAILS: Final = (FindingCode.TAIL_PARTIAL.name, FindingCode.TAIL_JUNK.name)
 KIND: Final = "rmqpy-manifest"
 
 
@@ -196,6 +197,11 @@ class Manifest:
     @property
     def messages(self) -> int:
         return sum(queue.count + queue.unqueued for queue in self.queues)
+
+    @property
+    def tails(self) -> dict[str, int]:
+        """The counts of the findings of bytes after the last record, which are not compared."""
+        return {name: count for name, count in self.findings.items() if name in _TAILS}
 
     @property
     def elsewhere(self) -> int:
