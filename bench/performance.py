@@ -24,6 +24,8 @@ FOLDER: Final = Path(__file__).parent
 PICTURES: Final = FOLDER.parent / "docs" / "plots"
 PAGE: Final = FOLDER.parent / "docs" / "reference" / "performance.md"
 ROWS_OF_A_FULL_RUN: Final = 20
+LIVE: Final = "*-live-own-disks.json"
+"""The name of the results of bench/live.py that the pages show."""
 WIDTH: Final = 760
 COLOURS: Final = {"better": "#1f6fb4", "worse": "#b4541f", "switch": "#1f6fb4", "leave": "#3a8f3a"}
 
@@ -211,8 +213,9 @@ best round, the ratios of `dledger-3x…` are {best_128:.0f} and {best_1k:.0f}.
 
 ![Longest gap between acknowledged sends, by change and size of the log](../plots/live-gaps.svg)
 
-`python bench/live.py`: eight tasks send without a retry while a group of three becomes a DLedger
-group (switch), and a classic slave takes over from it (leave).
+`python bench/live.py --disks DIR DIR DIR DIR`: eight tasks send without a retry while a group of
+three becomes a DLedger group (switch), and a classic slave takes over from it (leave). Each broker
+has a disk of its own.
 [Live changes](live-changes.md#how-long-requests-wait) has the table and what determines it.
 [Raw data](../../bench/results/{live})
 
@@ -267,7 +270,7 @@ def page() -> str:
         rows="\n".join(map(_row, rows)),
         best_128=_beside_best(rows, "dledger-3x128"),
         best_1k=_beside_best(rows, "dledger-3x1k"),
-        live=newest("*-live.json").name,
+        live=newest(LIVE).name,
         requests_load=_load(of_requests),
         requests=requests.name,
         request_rows="\n".join(_pairs(of_requests, "messages_per_server_cpu_s")),
@@ -344,7 +347,7 @@ def pictures() -> dict[str, str]:
     """Return the pictures of the page by file name."""
     return {
         "beside-java.svg": bars(gains(_read(full_run())["rows"])),
-        "live-gaps.svg": gaps(_read(newest("*-live.json"))["runs"]),
+        "live-gaps.svg": gaps(_read(newest(LIVE))["runs"]),
     }
 
 

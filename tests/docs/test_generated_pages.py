@@ -128,7 +128,7 @@ def test_the_figures_of_the_first_pages_are_those_of_the_results(
 ) -> None:
     """The three figures of docs/README.md and README.md."""
     performance = script("performance", "bench", monkeypatch)
-    runs = json.loads(performance.newest("*-live.json").read_text(encoding="utf-8"))["runs"]
+    runs = json.loads(performance.newest(performance.LIVE).read_text(encoding="utf-8"))["runs"]
     gaps = sorted(
         run["gap_ms"]
         for run in runs
