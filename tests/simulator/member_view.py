@@ -23,6 +23,7 @@ from simulator.invariants import InvariantChecker, InvariantViolationError, Queu
 from simulator.records import LedgerEntry, MessageRecord, body_of, entry_at, record_at
 
 _UNIT = Struct(">qi")
+_FILE_FILLER = Struct(">ii")
 UNIT_BYTES = 20
 FLUSH_MS = 10
 """The period of the flushes of a DLedger log, which is Java's."""
@@ -215,9 +216,18 @@ class MemberView:
             data = self.host.disk.content_of(self._data_path(entry.position - start))
             if entry_at(data, start, entry.position) != entry:
                 break
+            if start == 0 and survivors and not self._is_closed_after(survivors[-1]):
+                break
             survivors.append(entry)
         self.entries = survivors
         self.remembers = True
+
+    def _is_closed_after(self, entry: LedgerEntry) -> bool:
+        """Return whether the filler after the last entry of a file is there: else the log ends."""
+        size = self.host.plan.file_size
+        end = entry.position + entry.size
+        data = self.host.disk.content_of(self._data_path(entry.position - entry.position % size))
+        return data[end % size :][:8] == _FILE_FILLER.pack(-1, -end % size)
 
     def recovered(self) -> None:
         """Check the log and the queues again, now that the members are equal after a blackout."""
