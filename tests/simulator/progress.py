@@ -71,6 +71,9 @@ class ProgressChecker(Generic[HostT]):
     _followed_ms: int = -1
     """Since when all calm members follow one leader, or -1."""
 
+    _terms: dict[str, int] = field(factory=dict)
+    """The last term of each member, as of the last poll."""
+
     _history: deque[tuple[int, int]] = field(factory=deque)
     """(time, committed index of the leader) of the last polls."""
 
@@ -162,6 +165,9 @@ class ProgressChecker(Generic[HostT]):
         if number != self._round:
             return
         self.timeline.at(POLL_MS, lambda: self._poll(number))
+        for name, host in self.hosts.items():
+            if host.node is not None:
+                self._terms[name] = host.node.term
         now_ms = self.timeline.now_ms
         since_ms = max(self.disturbed_ms + self.elect_ms, self._acknowledged_ms)
         if now_ms > since_ms + ACK_MS + self.pulse_ms:
@@ -210,6 +216,9 @@ class ProgressChecker(Generic[HostT]):
             if name not in self.calm:
                 # A candidate may be about to enter a larger term.
                 if node is not None and max(node.term, node._member.known_max_term) > term:
+                    return False
+                # One that is down has its term on the disk.
+                if node is None and self._terms.get(name, term) > term:
                     return False
             elif node is None or (node.leader_id, node.term) != (leader, term):
                 return False
