@@ -201,6 +201,8 @@ class LeadershipTransfer:
             self._check_taken(taking, target)
         elif member.term != taking.request.term or member.leader_id != taking.request.transfer_id:
             self._end_taking(taking, _CODE.TAKE_LEADERSHIP_FAILED)
+        elif member.obstacle is not None or member.disk is DiskState.FULL:  # since it was asked
+            self._end_taking(taking, _CODE.TAKE_LEADERSHIP_FAILED)
         elif member.log.end.index >= taking.request.take_leadership_ledger_index:
             taking.started = True
             taking.deadline_ms = member.now_ms + member.options.rpc_timeout_ms

@@ -37,6 +37,7 @@ SECONDS: Final = 300
 POLL_S: Final = 0.1
 TABLE_POLL_S: Final = 0.5
 NAMES_MAX: Final = 5
+JAVA_STATISTICS_S: Final = 1.1
 JAVA_QUIET_S: Final = 35
 """The time for which the ends of Java's members must not move: ``pollNameServerInterval`` of their
 clients, and some time for what was on the way.
@@ -356,7 +357,11 @@ async def fence_member(call: CommandContext, address: str, seconds: int | None) 
 
 async def _java_state(call: CommandContext, address: str) -> MemberFence:
     """Return what a Java broker reports: its end is what it has confirmed."""
-    table = await call.admin.runtime_info(address)
+    try:
+        table = await call.admin.runtime_info(address)
+    except RequestRejectedError:  # In its first second it has no statistics, and fails.
+        await asyncio.sleep(JAVA_STATISTICS_S)
+        table = await call.admin.runtime_info(address)
     end = int(table["commitLogMaxOffset"])
     waiting = int(table.get("sendThreadPoolQueueSize", "0"))
     begin = int(table["commitLogMinOffset"])

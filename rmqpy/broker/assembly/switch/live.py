@@ -290,7 +290,7 @@ class LiveSwitch:
 
     def _freeze(self, coordinator: Coordinator) -> None:
         running = self._deps.running
-        if running.broker.identity.is_slave:  # It may have been promoted over while it prepared.
+        if running.broker.identity.is_slave:  # A slave was promoted meanwhile.
             reason = f"{self._self_id}: this broker has become a slave in the meantime"
             self._coordinate(coordinator.abort(reason))
             return
