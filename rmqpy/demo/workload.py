@@ -18,6 +18,7 @@ from attrs import define, field
 from rmqpy.client.core.message import Message
 from rmqpy.client.producer import Producer
 from rmqpy.model.errors import RmqError
+from rmqpy.model.text import count_text
 
 LOAD_TOPIC = "DemoLoad"
 PAUSE_SECONDS = 0.01
@@ -25,6 +26,7 @@ RATE_OF_ONE = 100
 """The messages a second up to which one sender suffices, which waits for each acknowledgement."""
 RETRY_SECONDS = 0.1
 TIMEOUT_MS = 1000
+STALL_SECONDS_MAX = 120.0
 
 
 @define(eq=False, repr=False)
@@ -38,13 +40,19 @@ class SendWorkload:
     acknowledged: list[str] = field(factory=list)
     """The keys of the acknowledged messages, in order."""
     attempts_failed: int = 0
+    stall_s: float = STALL_SECONDS_MAX
+    """How long :meth:`wait_for` waits for one acknowledgement, in s."""
     _last_s: float = 0.0
     _longest_s: float = 0.0
     _task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._send())
-        await self.wait_for(20)
+        try:
+            await self.wait_for(20)
+        except BaseException:
+            await self._stop()
+            raise
         return self
 
     async def __aexit__(
@@ -53,16 +61,25 @@ class SendWorkload:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._stop()
 
     async def wait_for(self, more: int) -> None:
-        """Wait until ``more`` messages more are acknowledged."""
-        target = len(self.acknowledged) + more
-        while len(self.acknowledged) < target:
+        """Wait until ``more`` messages more are acknowledged.
+
+        Raise RmqError if none is acknowledged for ``stall_s``, or the error that has ended the
+        sender.
+        """
+        begin_s, before = time.monotonic(), len(self.acknowledged)
+        stall_s = self.stall_s + 1 / self.per_second
+        while len(self.acknowledged) < before + more:
             if self._task is not None and self._task.done():
                 self._task.result()
+            if time.monotonic() - max(begin_s, self._last_s) > stall_s:
+                raise RmqError(
+                    f"no send was acknowledged for {self.stall_s:g} s: found"
+                    f" {len(self.acknowledged) - before} of {more} messages,"
+                    f" {count_text(self.attempts_failed, 'attempt')} failed since the start"
+                )
             await asyncio.sleep(PAUSE_SECONDS)
 
     def longest_gap_s(self) -> float:
@@ -70,6 +87,11 @@ class SendWorkload:
         longest = max(self._longest_s, time.monotonic() - self._last_s)
         self._longest_s = 0.0
         return longest
+
+    async def _stop(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     async def _send(self) -> None:
         self._last_s = time.monotonic()

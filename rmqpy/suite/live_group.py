@@ -38,9 +38,14 @@ class LiveGroup:
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[SendWorkload]:
-        """Send until the end of the block."""
+        """Send until the end of the block. A group that accepts nothing for longer than the suite
+        allows is an RmqError, with which the stage ends.
+        """
         load = SendWorkload(
-            self.cluster.namesrv.address, self.plan.per_second, prefix=f"{time.time_ns()}"
+            self.cluster.namesrv.address,
+            self.plan.per_second,
+            prefix=f"{time.time_ns()}",
+            stall_s=self.plan.stall_s,
         )
         async with load:
             await load.wait_for(self.plan.load_messages)

@@ -42,6 +42,7 @@ from pathlib import Path
 from attrs import define, field
 
 from rmqpy.demo.store_copy import ledger_of
+from rmqpy.demo.workload import STALL_SECONDS_MAX
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.suite.toml_table import CheckedTable, read_toml
@@ -114,6 +115,13 @@ class SuitePlan:
     limits: SuiteLimits = field(factory=lambda: _limits(CheckedTable("", {})))
     hooks: Mapping[tuple[str, str], tuple[str, ...]] = field(factory=dict)
     hook_s: float = 60.0
+
+    @property
+    def stall_s(self) -> float:
+        """The time without an acknowledged send after which a stage ends, in s: a finding that a
+        limit names comes first.
+        """
+        return max(STALL_SECONDS_MAX, 2 * max(self.limits.pauses_s.values()))
 
     def cases_of(self, store: SuiteStore) -> tuple[str, ...]:
         """Return the names of the cases of a store, in order."""

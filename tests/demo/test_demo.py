@@ -20,6 +20,7 @@ from rmqpy.demo.store_copy import QueueOnDisk, copy_store, detected_sizes, queue
 from rmqpy.demo.walkthrough import SECONDS_MAX
 from rmqpy.demo.workload import SendWorkload
 from rmqpy.model.errors import RmqError, StoreError
+from rmqpy.testing.ports import free_port_block
 
 STEPS = (
     r"a master and its slave",
@@ -197,6 +198,19 @@ def test_waiting_for_acknowledgements_ends_with_the_error_of_the_sender() -> Non
         with pytest.raises(RmqError, match="name server"):
             async with SendWorkload(""):
                 pass
+
+    asyncio.run(scenario())
+
+
+def test_waiting_for_acknowledgements_ends_if_nobody_answers() -> None:
+    block = free_port_block()
+
+    async def scenario() -> None:
+        load = SendWorkload(f"127.0.0.1:{block.first}", stall_s=0.2)
+        with pytest.raises(RmqError, match=r"acknowledged for 0\.2 s: found 0 of 20 messages"):
+            async with load:
+                pass
+        assert len(asyncio.all_tasks()) == 1, "the sender has ended"
 
     asyncio.run(scenario())
 

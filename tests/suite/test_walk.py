@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,15 @@ from rmqpy.cli import main
 from rmqpy.codec.epochs import Epoch, decode_epochs
 from rmqpy.suite.cases import CaseStatus, SuiteResult
 from rmqpy.suite.runner import SuiteRun, exit_code
-from rmqpy.suite.suite_file import SuitePlan, read_suite
+from rmqpy.suite.suite_file import LIVE_STAGES, SuitePlan, read_suite
 
 pytestmark = pytest.mark.slow
+
+READ_ONLY = """
+from pathlib import Path
+for path in Path("work/b").glob("n*/broker.conf"):
+    path.write_text(path.read_text() + "brokerPermission=4\\n")
+"""
 
 
 @pytest.fixture
@@ -113,6 +120,31 @@ def test_damage_is_a_finding_and_later_stages_are_not_tested(
     cases = json.loads(report.read_text())["cases"]
     assert [case["status"] for case in cases] == ["passed", "failed", "not tested"]
     assert cases[2]["findings"] == ["prepare was not carried out"]
+
+
+def test_a_group_that_accepts_nothing_ends_the_stage(
+    plan: Callable[[str], SuitePlan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook makes all members read-only from their next start on."""
+    monkeypatch.setattr("rmqpy.suite.suite_file.STALL_SECONDS_MAX", 5.0)
+    plan("")
+    path = tmp_path / "suite.toml"
+    (tmp_path / "read_only.py").write_text(READ_ONLY)
+    hook = f"{sys.executable} read_only.py"
+    limits = "\n".join(f"{stage}_pause_s = 1" for stage in LIVE_STAGES)
+    text = path.read_text().replace('"prepare"]', '"prepare", "switch", "failover"]')
+    path.write_text(
+        text.replace(
+            "[[store]]", f'[limits]\n{limits}\n[hooks]\nbefore_switch = ["{hook}"]\n[[store]]'
+        )
+    )
+    run = SuiteRun(plan=read_suite(path), work=tmp_path / "work")
+    _, _, switch, failover = run.run(lambda _case: None).cases
+    assert switch.status is CaseStatus.FAILED
+    [finding] = switch.findings
+    assert finding.startswith("switch was not carried out: no send was acknowledged for 5 s: ")
+    assert failover.status is CaseStatus.NOT_TESTED
+    assert failover.findings == ("switch was not carried out",)
 
 
 def test_a_wrong_number_of_messages_is_a_finding(
