@@ -63,6 +63,7 @@ from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.pipeline.jobs.export import Export, ExportPlan
+from rmqpy.pipeline.jobs.export_target import FolderTarget
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
 from rmqpy.pipeline.jobs.spark_runner import SparkRunner
 from rmqpy.pipeline.spark.distributed_map import map_on_spark
@@ -274,9 +275,8 @@ class Bench:
     def export(self, session: Any) -> None:
         def export() -> None:
             shutil.rmtree(self.work / "export", ignore_errors=True)
-            plan = ExportPlan(
-                root=str(self.store), target=str(self.work / "export"), range_bytes=RANGE
-            )
+            target = FolderTarget(str(self.work / "export"))
+            plan = ExportPlan(root=str(self.store), target=target, range_bytes=RANGE)
             Export(plan, lambda task, units: map_on_spark(session, task, units)).run()
 
         self._written("export", export)

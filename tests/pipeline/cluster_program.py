@@ -30,6 +30,7 @@ from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.pipeline.jobs.export import Export, ExportPlan
+from rmqpy.pipeline.jobs.export_target import FolderTarget
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
 from rmqpy.pipeline.jobs.spark_runner import RangeTask, SparkRunner
 from rmqpy.pipeline.spark.distributed_map import map_on_spark
@@ -139,7 +140,7 @@ class Work:
 
     def export(self) -> list[Any]:
         target = f"{self.folder}/{self.fault}-export"
-        plan = ExportPlan(root=self.root, target=target, range_bytes=self.range_bytes)
+        plan = ExportPlan(root=self.root, target=FolderTarget(target), range_bytes=self.range_bytes)
         export = Export(plan, self.runner("export")) if self.session else Export(plan)
         export.run()
         return [export.rows, export.files, digests_of(target)]

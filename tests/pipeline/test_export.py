@@ -20,6 +20,7 @@ from rmqpy.audit.scan.directory import read_directory
 from rmqpy.cli import main
 from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.jobs.export import Export, ExportedRange, ExportPlan, ExportTask, WorkUnit
+from rmqpy.pipeline.jobs.export_target import FolderTarget
 from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def test_forged_records_in_a_body_are_not_rows(
 ) -> None:
     """Ranges that start inside the body find the forged records, and are executed again."""
     store = copy_of("A-classic-clean-v497")
-    intact = Export(ExportPlan(root=str(store), target=str(tmp_path / "intact")))
+    intact = Export(ExportPlan(root=str(store), target=FolderTarget(str(tmp_path / "intact"))))
     intact.run()
     rows = rows_of(tmp_path / "intact")
     inside = [row for row in rows if row["physicalOffset"] < 65536 and row["sysFlag"] == 0]
@@ -196,10 +197,10 @@ def test_a_worker_killed_after_its_write_duplicates_no_row(
         placed = len(list(left.parent.glob("*.parquet")))
         assert placed and len(list(left.iterdir())) >= 1, "the killed attempt has left its file"
 
-    again = Export(ExportPlan(root=root, target=str(tmp_path / "out")), run)
+    again = Export(ExportPlan(root=root, target=FolderTarget(str(tmp_path / "out"))), run)
     again.run()
     assert os.path.exists(marker) and not left.exists()
-    once = Export(ExportPlan(root=root, target=str(tmp_path / "once")))
+    once = Export(ExportPlan(root=root, target=FolderTarget(str(tmp_path / "once"))))
     once.run()
     assert again.files == once.files
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "once")

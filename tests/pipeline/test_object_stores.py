@@ -188,6 +188,8 @@ def test_a_store_that_changes_is_not_called_clean(
         ["pipeline", "compare", "a={uri}", "b={uri}"],
         ["pipeline", "certify", "a={uri}", "b={uri}"],
         ["pipeline", "export", "{uri}", "--to", "{out}"],
+        ["pipeline", "sql", "SELECT 1", "--on", "{uri}"],
+        ["pipeline", "query", "senders", "--on", "{uri}"],
     ],
     ids=lambda words: words[1],
 )
@@ -198,6 +200,38 @@ def test_a_uri_without_a_store_is_refused(
     found = refusal([word.format(uri=uri, out=out) for word in words], capsys)
     assert f"{uri}: found no bucket or file of this name, expected a store" in found
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["rebuild", "memory://b/store"], "renaming, and rmqpy upgrade rollback takes that back;"),
+        (["rebuild", "n0=https://host:1"], "run rebuild on the host of the store"),
+        (["plan", "a=memory://b/x", "b=memory://b/y"], "copy the store to a host and plan"),
+        (["sql", "SELECT 1", "--on", "https://host:1"], "export that store, and query the export"),
+        (
+            ["append", "{store}", "--table", "parquet", "--to", "memory://b/t"],
+            "use --table delta or --table iceberg",
+        ),
+    ],
+)
+def test_what_needs_a_directory_says_why_and_what_else_to_do(
+    words: list[str], sentence: str, store_of: StoreOf, capsys: Capture
+) -> None:
+    given = [word.format(store=store_of(CLASSIC)) for word in words]
+    if words[0] == "append":
+        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        given += ["--broker-name", "a"]
+    found = refusal(["pipeline", *given], capsys)
+    assert sentence in found and "found a URI" in found
+
+
+def test_a_place_without_a_store_is_not_queried(
+    store_of: StoreOf, put: Put, capsys: Capture
+) -> None:
+    uri = put(store_of(CLASSIC)) + "/commitlog"
+    found = refusal(["pipeline", "sql", "SELECT 1", "--on", uri], capsys)
+    assert f"{uri}: found no store, expected one (an export" in found
 
 
 @pytest.mark.parametrize(

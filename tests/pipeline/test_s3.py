@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -126,6 +128,20 @@ def test_rows_are_those_of_the_directory(
     assert [tuple(row)[:2] for row in one.load(uri).collect()] == [(topic, offset)]
 
 
+def test_sql_queries_a_store_there(
+    store_of: StoreOf, upload: Upload, options: list[str], capsys: Capture, spark: SparkSession
+) -> None:
+    store = store_of(CLASSIC)
+    for name, value in KEYS.items():
+        options += ["--storage-option", f"{name}={value}"]
+    statement = "SELECT topic, count(*) AS n, max(size) FROM messages GROUP BY topic ORDER BY topic"
+    found = []
+    for words in (["--on", str(store)], ["--on", upload(store), *options]):
+        assert main(["pipeline", "sql", statement, "--format", "json", *words]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1] and found[0].count("\n") > 3
+
+
 def test_a_lookup_reads_kilobytes(
     upload: Upload, endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +201,76 @@ def test_a_backup_is_certified_and_exported(
     assert names
     for each in names:
         assert (tmp_path / "here" / each).read_bytes() == (tmp_path / "there" / each).read_bytes()
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+def test_an_export_to_s3_has_the_rows_of_a_folder(
+    engine: str,
+    store_of: StoreOf,
+    upload: Upload,
+    endpoint: str,
+    options: list[str],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """A worker of Spark is killed when its object is written, so that its task is repeated."""
+    store = store_of("C-upgraded-v497/n0")
+    words = ["--range-bytes", "8192", "--internal-topics"]
+    assert main(["pipeline", "export", str(store), "--to", str(tmp_path / "out"), *words]) == 0
+    target = f"s3://{BUCKET}/{tmp_path.name}/{engine}"
+    if engine == "local":
+        # A store there, and what is written there.
+        root = upload(store)
+        assert main(["pipeline", "export", root, "--to", target, *words, *options]) == 0
+    else:
+        export_with_a_kill(request.getfixturevalue("spark"), store, target, endpoint, tmp_path)
+    duckdb = pytest.importorskip("duckdb")
+    connection = duckdb.connect()
+    s3 = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
+    s3.invalidate_cache()
+    connection.register_filesystem(s3)
+    query = "SELECT * FROM read_parquet('{}/*.parquet') ORDER BY physicalOffset"
+    found = connection.sql(query.format(target)).fetchall()
+    assert found == connection.sql(query.format(tmp_path / "out")).fetchall()
+    assert len(found) > 200
+    names = {name.rpartition("/")[2] for name in s3.find(target)}
+    assert {"_SUCCESS", "_manifest.json"} == {name for name in names if "parquet" not in name}
+
+
+def export_with_a_kill(
+    spark: SparkSession, store: Path, target: str, endpoint: str, folder: Path
+) -> None:
+    from rmqpy.pipeline.jobs.export import Export, ExportedRange, ExportPlan, ExportTask, WorkUnit
+    from rmqpy.pipeline.jobs.export_target import ObjectTarget
+    from rmqpy.pipeline.spark.distributed_map import map_on_spark
+
+    marker = str(folder / "died")
+
+    def dying(task: ExportTask) -> Callable[[WorkUnit], ExportedRange]:
+        def do(unit: WorkUnit) -> ExportedRange:
+            written = task(unit)
+            if written.path is not None and not os.path.exists(marker):
+                open(marker, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return written
+
+        return do
+
+    place = ObjectStore(target, {**KEYS, "endpoint_url": endpoint})
+    plan = ExportPlan(
+        root=str(store), target=ObjectTarget(place), range_bytes=8192, internal_topics=True
+    )
+    Export(plan, lambda task, units: map_on_spark(spark, dying(task), units)).run()
+    assert os.path.exists(marker)
+
+
+def test_an_export_to_a_missing_bucket_is_one_sentence(
+    store_of: StoreOf, options: list[str], capsys: Capture
+) -> None:
+    words = ["pipeline", "export", str(store_of(CLASSIC)), "--to", "s3://no-such-bucket/out"]
+    assert main([*words, *options]) == 1
+    shown = capsys.readouterr()
+    assert "s3://no-such-bucket/out: found no bucket" in shown.err and shown.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

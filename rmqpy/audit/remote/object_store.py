@@ -1,4 +1,5 @@
-"""A store in an object store (S3, GCS, …), or in any other file system that fsspec knows.
+"""A place in an object store (S3, GCS, …), or in any other file system that fsspec knows: a store,
+or what an export writes.
 
 The driver is the one that fsspec has for the scheme of the URI (s3fs, gcsfs, …), with its own
 settings: environment, profiles, fsspec's configuration files. ``options`` are added to them.
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from attrs import define, field
@@ -27,6 +29,8 @@ REACH_SECONDS: Final = 20.0
 LIST_SECONDS: Final = 1800.0
 """The time for the list of the files: an object store returns a thousand at a time."""
 READ_SECONDS: Final = 120.0
+WRITE_SECONDS: Final = 1800.0
+"""The time for one object."""
 PATIENCE: Final[Mapping[str, Mapping[str, Any]]] = {
     "s3": {"config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 2}}},
 }
@@ -47,22 +51,21 @@ REFUSED: Final = frozenset(
 
 @define(slots=True)
 class ObjectStore:
-    """A store below a URI (implements :class:`rmqpy.audit.remote.byte_ranges.ByteRanges`).
+    """The files below a URI (implements :class:`rmqpy.audit.remote.byte_ranges.ByteRanges`).
+
+    ``expected`` is what they are, for messages.
 
     ``options`` are those of the driver; they may be secret, so no text contains their values.
     """
 
     root: str
     options: Mapping[str, Any] = field(factory=dict, repr=False)
+    expected: str = "a store"
     _system: Any = field(default=None, init=False, repr=False, eq=False)
     _path: str = field(default="", init=False)
 
     def listed(self) -> list[ListedFile]:
         """Return all files. A place that does not answer is given up after some seconds."""
-
-        def reach() -> None:
-            self._system.invalidate_cache()
-            self._system.info(self._path)
 
         def find() -> list[ListedFile]:
             found: Mapping[str, Mapping[str, Any]] = self._system.find(
@@ -76,8 +79,12 @@ class ObjectStore:
             ]
 
         self._asked(self._opened, LIST_SECONDS)  # imports the driver
-        self._asked(reach, REACH_SECONDS)
+        self._asked(self._reach, REACH_SECONDS)
         return self._asked(find, LIST_SECONDS)
+
+    def _reach(self) -> None:
+        self._system.invalidate_cache()
+        self._system.info(self._path)
 
     def current(self, path: str) -> ListedFile | None:
         def info() -> Mapping[str, Any]:
@@ -97,6 +104,65 @@ class ObjectStore:
             return found
 
         return self._asked(read, READ_SECONDS)
+
+    # ------------------------------------------------------------------ what an export writes
+
+    def names(self) -> list[str]:
+        """Return the paths of all files; none if there is nothing of this name."""
+
+        def find() -> list[str]:
+            below = f"{self._path.rstrip('/')}/"
+            found: list[str] = self._system.find(self._path)
+            return [name.removeprefix(below) for name in found]
+
+        def reach() -> bool:
+            try:
+                self._reach()
+            except FileNotFoundError:
+                return False
+            return True
+
+        self._asked(self._opened, LIST_SECONDS)
+        return self._asked(find, LIST_SECONDS) if self._asked(reach, REACH_SECONDS) else []
+
+    def read_all(self, path: str) -> bytes:
+        """Return the content of a file."""
+
+        def read() -> bytes:
+            found: bytes = self._opened().cat_file(self._place(path))
+            return found
+
+        return self._asked(read, READ_SECONDS)
+
+    @contextmanager
+    def opened_file(self, path: str) -> Iterator[IO[bytes]]:
+        """Open a file to read parts of it."""
+        with self._asked(
+            lambda: self._opened().open(self._place(path), "rb"), READ_SECONDS
+        ) as file:
+            yield file
+
+    def put_file(self, source: str, path: str) -> None:
+        """Write a file of this machine, or replace the one that is there."""
+        self._written(lambda: self._opened().put_file(source, self._place(path)))
+
+    def put_bytes(self, path: str, data: bytes) -> None:
+        """Write a small file, or replace the one that is there."""
+        self._written(lambda: self._opened().pipe_file(self._place(path), data))
+
+    def remove(self, path: str) -> None:
+        """Remove a file, unless it is gone."""
+
+        def remove() -> None:
+            with suppress(FileNotFoundError):
+                self._opened().rm_file(self._place(path))
+
+        self._written(remove)
+
+    def _written(self, write: Callable[[], object]) -> None:
+        self._asked(write, WRITE_SECONDS, "write")
+
+    # ------------------------------------------------------------------ the driver
 
     def _place(self, path: str) -> str:
         return f"{self._path.rstrip('/')}/{path}"
@@ -133,7 +199,7 @@ class ObjectStore:
             self._system = system
         return self._system
 
-    def _asked(self, question: Callable[[], T], seconds: float) -> T:
+    def _asked(self, question: Callable[[], T], seconds: float, verb: str = "read") -> T:
         """Return the answer to a question. Raise an error with a sentence for the user."""
         try:
             return _within(question, seconds)
@@ -143,7 +209,7 @@ class ObjectStore:
             raise StoreError(
                 self.root,
                 "no bucket or file of this name",
-                "a store",
+                self.expected,
                 "check the URI, and the endpoint of its driver",
             ) from None
         except Exception as error:  # noqa: BLE001 - drivers raise what their libraries raise
@@ -151,8 +217,8 @@ class ObjectStore:
             if isinstance(error, PermissionError) or kind in REFUSED:
                 raise StoreError(
                     self.root,
-                    f"no permission to read it ({self._told(error)})",
-                    "credentials that may list and read it",
+                    f"no permission to {verb} it ({self._told(error)})",
+                    f"credentials that may list and {verb} it",
                     "give those that its driver looks for, in the environment or its profile",
                 ) from None
             raise NetworkError(

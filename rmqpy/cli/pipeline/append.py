@@ -164,7 +164,7 @@ def _packages(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _table(options: argparse.Namespace, plan: AppendPlan) -> LakeTable:
-    from rmqpy.model.local_paths import URI, local_path
+    from rmqpy.model.local_paths import is_elsewhere, local_path
     from rmqpy.pipeline.jobs.append import selection_of, write_parquet
 
     settings, selection = dict(options.settings), selection_of(plan)
@@ -182,12 +182,16 @@ def _table(options: argparse.Namespace, plan: AppendPlan) -> LakeTable:
                 raise ConfigError(
                     "found --set with --table parquet, which has no settings; omit it"
                 )
+            if is_elsewhere(options.to):
+                raise ConfigError(
+                    f"{options.to}: found a URI with --table parquet, expected a folder of this"
+                    " machine: a commit renames files; use --table delta or --table iceberg"
+                )
             return ParquetTable(local_path(options.to), selection, write_parquet)
         case "delta":
             from rmqpy.pipeline.lake.delta_table import DeltaTable
 
-            is_local = URI.match(options.to) is None or options.to.startswith("file:")
-            target = local_path(options.to) if is_local else options.to
+            target = options.to if is_elsewhere(options.to) else local_path(options.to)
             return DeltaTable(target, selection, settings)
     from rmqpy.pipeline.lake.iceberg_table import IcebergTable
 

@@ -12,7 +12,6 @@ from rmqpy.cli.parsing import (
     EXIT_NO,
     add_format_option,
     add_log_options,
-    output_path,
     positive,
 )
 from rmqpy.cli.pipeline.engine import (
@@ -23,12 +22,22 @@ from rmqpy.cli.pipeline.engine import (
     spark_options,
     takes_spark,
 )
-from rmqpy.cli.pipeline.places import log_bytes, place_options, store_places
+from rmqpy.cli.pipeline.places import (
+    check_storage_options,
+    export_target,
+    log_bytes,
+    output_place,
+    place_options,
+    refuse_hosts,
+    storage_options,
+    store_places,
+)
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
+    from rmqpy.pipeline.jobs.sql import QueriedFolder
 
 
 def add_verbs(verbs: Commands) -> None:
@@ -39,7 +48,11 @@ def add_verbs(verbs: Commands) -> None:
         "directories", nargs=1, metavar="DIR", help="a broker's storePathRootDir, or a URI"
     )
     export.add_argument(
-        "--to", required=True, type=output_path, metavar="FOLDER", help="a new or empty folder"
+        "--to",
+        required=True,
+        type=output_place,
+        metavar="FOLDER",
+        help="a new or empty folder, or the URI of an object store",
     )
     engine_option(export)
     export.add_argument("--broker-name", metavar="NAME", help="value of the column brokerName")
@@ -51,17 +64,22 @@ def add_verbs(verbs: Commands) -> None:
     add_log_options(export)
     export.set_defaults(command=_export)
 
-    sql = verbs.add_parser("sql", help="query an export; its table is called messages")
+    sql = verbs.add_parser("sql", help="query an export or a store; its table is called messages")
     sql.add_argument("statement", metavar="QUERY")
     sql.add_argument(
-        "--on", required=True, metavar="FOLDER", help="output of rmqpy pipeline export"
+        "--on",
+        required=True,
+        metavar="FOLDER",
+        help="output of rmqpy pipeline export, or a store, also the URI of a store",
     )
     _query_options(sql)
     sql.set_defaults(command=_sql)
 
     query = verbs.add_parser("query", help="run a ready-made query; without NAME, list them")
     query.add_argument("name", nargs="?", metavar="NAME")
-    query.add_argument("--on", metavar="FOLDER", help="an export, a Parquet table, or a store")
+    query.add_argument(
+        "--on", metavar="FOLDER", help="an export, a Parquet table, or a store, also the URI of one"
+    )
     query.add_argument(
         "--set",
         dest="parameters",
@@ -82,6 +100,7 @@ def _query_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=positive, default=1000, metavar="N", help="max rows; default 1000"
     )
+    storage_options(parser)
     master_option(parser)
     add_format_option(parser)
     add_log_options(parser)
@@ -97,15 +116,26 @@ def _parameter(text: str) -> tuple[str, int]:
 def _export(options: argparse.Namespace) -> int:
     from functools import partial
 
+    from attrs import evolve
+
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.pipeline.jobs.export import Export, ExportPlan, check_target
+    from rmqpy.pipeline.jobs.export import Export, ExportPlan
     from rmqpy.pipeline.jobs.local_run import local_run
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
 
-    places = store_places(options.directories, options)
+    places = store_places(options.directories, options, options.to)
     (place,) = places
-    check_target(options.to)
+    plan = ExportPlan(
+        root=place.root,
+        files=place.files,
+        target=export_target(options),
+        broker_name=options.broker_name,
+        internal_topics=options.internal_topics,
+        range_bytes=options.range_bytes,
+        check=place.check_unchanged,
+    )
+    plan.target.check(plan.options())
     check_package("pyarrow")
     with ExitStack() as stack:
         # One process, so that the ranges of a file elsewhere share its copy.
@@ -113,17 +143,7 @@ def _export(options: argparse.Namespace) -> int:
         if takes_spark(options, places):
             run = partial(map_on_spark, spark_of(options, stack))
         progress = stack.enter_context(ProgressLine("exported"))
-        plan = ExportPlan(
-            root=place.root,
-            files=place.files,
-            target=options.to,
-            broker_name=options.broker_name,
-            internal_topics=options.internal_topics,
-            range_bytes=options.range_bytes,
-            progress=progress,
-            check=place.check_unchanged,
-        )
-        export = Export(plan, run)
+        export = Export(evolve(plan, progress=progress), run)
         export.run()
     print_skipped(export.skipped)
     print(f"{count_text(export.rows, 'message')} in {count_text(len(export.files), 'file')}")
@@ -155,13 +175,24 @@ def _ready_query(options: argparse.Namespace) -> int:
     return _sql(options)
 
 
+def _queried(options: argparse.Namespace) -> QueriedFolder:
+    """Return what ``--on`` names. Raise an error without starting Spark if it has no tables."""
+    from rmqpy.model.local_paths import is_elsewhere, local_path
+    from rmqpy.pipeline.jobs.sql import store_elsewhere, tables_in
+
+    check_storage_options(options, [options.on])
+    if not is_elsewhere(options.on):
+        return tables_in(local_path(options.on))
+    refuse_hosts(options.on, "export that store, and query the export")
+    return store_elsewhere(options.on.rstrip("/"), dict(options.storage))
+
+
 def _sql(options: argparse.Namespace) -> int:
     from rmqpy.cli.progress import ProgressLine
-    from rmqpy.model.local_paths import local_path
-    from rmqpy.pipeline.jobs.sql import json_lines, query, table_text, tables_in
+    from rmqpy.pipeline.jobs.sql import json_lines, query, table_text
     from rmqpy.pipeline.spark.stage_progress import watched_tasks
 
-    tables = tables_in(local_path(options.on))
+    tables = _queried(options)
     with ExitStack() as stack:
         session = spark_of(options, stack, light=False)
         with ProgressLine("finished", things="tasks") as progress, watched_tasks(session, progress):

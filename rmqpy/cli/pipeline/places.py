@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define
 
+from rmqpy.cli.parsing import output_path
 from rmqpy.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from rmqpy.audit.checks.engine import AuditOptions
     from rmqpy.audit.remote.byte_ranges import ByteRanges
     from rmqpy.model.files import FileSystem
+    from rmqpy.pipeline.jobs.export_target import ExportTarget
 
 ANSWERING: Final = ("http", "https", "ssh")
 """The schemes of hosts. A replica there sends its manifest instead of its bytes."""
@@ -95,8 +97,53 @@ def storage_option(text: str) -> tuple[str, Any]:
     return key, value
 
 
-def store_places(directories: list[str], options: argparse.Namespace) -> list[StorePlace]:
+def output_place(text: str) -> str:
+    """Return the absolute path of an output, or a URI, for the ``type`` of an option."""
+    from rmqpy.model.local_paths import is_elsewhere
+
+    return text.rstrip("/") if is_elsewhere(text) else output_path(text)
+
+
+def export_target(options: argparse.Namespace) -> ExportTarget:
+    """Return the place ``--to`` of an export. Raise ConfigError for a URI of a host."""
+    from rmqpy.audit.remote.object_store import ObjectStore
+    from rmqpy.model.local_paths import is_elsewhere
+    from rmqpy.pipeline.jobs.export_target import FolderTarget, ObjectTarget
+
+    if not is_elsewhere(options.to):
+        return FolderTarget(options.to)
+    refuse_hosts(options.to, "give another --to")
+    expected = "a bucket to write to"
+    return ObjectTarget(ObjectStore(options.to, dict(options.storage), expected))
+
+
+def refuse_hosts(uri: str, remedy: str) -> None:
+    """Raise ConfigError for the address of a host."""
+    scheme = uri.partition(":")[0].lower()
+    if scheme in ANSWERING:
+        raise ConfigError(
+            f"{uri}: found a URI of {scheme}, expected a folder, or the URI of an object store;"
+            f" {remedy}"
+        )
+
+
+def check_storage_options(options: argparse.Namespace, places: Iterable[str]) -> None:
+    """Raise ConfigError for options of drivers if no place has one."""
+    from rmqpy.model.local_paths import is_elsewhere
+
+    if options.storage and not any(map(is_elsewhere, places)):
+        raise ConfigError(
+            "found --storage-option and only directories of this machine, expected the URI of an"
+            " object store; omit the option"
+        )
+
+
+def store_places(
+    directories: list[str], options: argparse.Namespace, *targets: str
+) -> list[StorePlace]:
     """Return the stores in directories of this machine, and below URIs elsewhere.
+
+    The options of drivers are for them, and for ``targets``.
 
     Raise StoreError if one is not a store, ConfigError if one is a URI that cannot be read, and
     NetworkError if its place does not answer.
@@ -106,11 +153,7 @@ def store_places(directories: list[str], options: argparse.Namespace) -> list[St
     from rmqpy.model.local_paths import is_elsewhere, local_path
     from rmqpy.store.files.disk import OsFileSystem
 
-    if options.storage and not any(map(is_elsewhere, directories)):
-        raise ConfigError(
-            "found --storage-option and only directories of this machine, expected the URI of an"
-            " object store; omit the option"
-        )
+    check_storage_options(options, (*directories, *targets))
     places = []
     for text in directories:
         if is_elsewhere(text):
@@ -156,6 +199,20 @@ def replica_uri(text: str) -> tuple[str, str] | None:
         return None
     uri = uri.rstrip("/")
     return name or uri.rpartition("/")[2], uri
+
+
+def refuse_elsewhere(replicas: Iterable[str], why: str, *, hosts: bool = False) -> None:
+    """Raise ConfigError for replicas that are not directories: ``why`` says what needs one.
+
+    With ``hosts``, the addresses of hosts that answer for themselves are allowed.
+    """
+    from rmqpy.model.local_paths import is_elsewhere
+
+    for text in replicas:
+        place = text if is_elsewhere(text) else text.partition("=")[2]
+        scheme = place.partition(":")[0].lower()
+        if is_elsewhere(place) and not (hosts and scheme in ANSWERING):
+            raise ConfigError(f"{place}: found a URI of {scheme}, expected a directory: {why}")
 
 
 def log_bytes(places: Iterable[StorePlace]) -> int:

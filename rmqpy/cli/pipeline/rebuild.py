@@ -19,7 +19,7 @@ from rmqpy.cli.parsing import (
     output_file,
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
-from rmqpy.cli.pipeline.places import StorePlace, log_bytes
+from rmqpy.cli.pipeline.places import StorePlace, log_bytes, refuse_elsewhere
 from rmqpy.cli.upgrade.base.contexts import locked
 from rmqpy.cli.upgrade.base.replicas import local_replicas, now_ms
 from rmqpy.model.text import count_text
@@ -58,6 +58,11 @@ def _rebuild(options: argparse.Namespace) -> int:
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
     from rmqpy.upgrade.steps.install_rebuilt import build_folder, drop_unused, plan_rebuilt
 
+    refuse_elsewhere(
+        options.replica,
+        "the new files take the place of the old ones by renaming, and rmqpy upgrade rollback takes"
+        " that back; run rebuild on the host of the store, or on a copy of the store",
+    )
     (replica,) = local_replicas(options)
     try:
         node_context, facts = _node_context(replica)

@@ -24,7 +24,13 @@ from rmqpy.cli.parsing import (
     output_file,
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_options, store_runners
-from rmqpy.cli.pipeline.places import StorePlace, replica_uri, storage_options, store_places
+from rmqpy.cli.pipeline.places import (
+    StorePlace,
+    refuse_elsewhere,
+    replica_uri,
+    storage_options,
+    store_places,
+)
 from rmqpy.cli.upgrade.aligning import plan_verb
 from rmqpy.cli.upgrade.base.options import details_option, give_up_option, replica_options
 from rmqpy.cli.upgrade.base.replicas import all_replicas, local_replicas, name_of, now_ms
@@ -203,6 +209,12 @@ def _plan(options: argparse.Namespace) -> int:
 
     from rmqpy.store.files.disk import OsFileSystem
 
+    refuse_elsewhere(
+        options.replica,
+        "a plan is applied on the host of each replica, which nothing can do for an object store;"
+        " copy the store to a host and plan with that, or find out with compare whether it differs",
+        hosts=True,
+    )
     with ExitStack() as stack:
         places = [StorePlace(each.root, each.files) for each in local_replicas(options)]
         runners = store_runners(options, places, stack)

@@ -1,11 +1,11 @@
 """Export the messages of a store as Parquet files, written by the executors of the ranges.
 
-A range is written completely to ``_temporary/<a unique name>`` below the target, and synced; the
-result has the offsets at which its first frame starts and the next one must start. The driver takes
-the ranges in order, proves them (:mod:`rmqpy.pipeline.spark.work_units`), and only then renames the
-file to its final name, which is that of the range. So an attempt that died, or a second attempt at
-the same range, leaves only a file in ``_temporary``, which is removed at the end.
-``_manifest.json`` lists the files; ``_SUCCESS`` shows that all of them exist.
+A range is written completely by its executor; the result has the offsets at which its first frame
+starts and the next one must start. The driver takes the ranges in order, proves them
+(:mod:`rmqpy.pipeline.spark.work_units`), and only then places the file
+(:mod:`rmqpy.pipeline.jobs.export_target`). So an attempt that died, or a second attempt at the same
+range, leaves nothing that counts. ``_manifest.json`` lists the files; ``_SUCCESS`` shows that all
+of them exist.
 
 The messages are the same as those of ``rmqpy store dump``; sorted by name, the files are in the
 order of the log.
@@ -14,13 +14,10 @@ order of the log.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from attrs import asdict, define, field
 
@@ -33,6 +30,7 @@ from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.pipeline.arrow.columns import PACKED
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
+from rmqpy.pipeline.jobs.export_target import MANIFEST, SUCCESS, ExportTarget
 from rmqpy.pipeline.spark.work_units import (
     Chain,
     OpenWorkUnit,
@@ -53,13 +51,9 @@ __all__ = [
     "ExportedRange",
     "SkippedRange",
     "WorkUnit",
-    "check_target",
     "read_export_manifest",
 ]
 
-TEMPORARY: Final = "_temporary"
-MANIFEST: Final = "_manifest.json"
-SUCCESS: Final = "_SUCCESS"
 ROW_GROUP_BYTES: Final = 64 << 20
 DELTA_COLUMNS: Final = (
     "queueOffset",
@@ -97,41 +91,52 @@ class ExportedRange(WorkUnitResult):
 class ExportTask:
     """Exports one work unit, in this process or on a worker."""
 
-    folder: str
+    target: ExportTarget
     files: FileSystem = field(factory=OsFileSystem)
     broker_name: str | None = None
     internal_topics: bool = False
 
     def __call__(self, unit: WorkUnit) -> ExportedRange:
+        finished = self.target.finished(unit, self.files)
+        if finished is not None:
+            return ExportedRange(work=unit.work, **finished)
         opened = OpenWorkUnit(unit, self.files)
         path, rows = None, 0
         if opened.places is not None:
             make = MessageColumns(broker_name=self.broker_name, form=PACKED)
             selection = MessageFilter(internal_topics=self.internal_topics)
-            batches = log_batches(opened.walk, opened.places, make, selection)
-            path, rows = self._write(batches, make.schema)
+            groups = row_groups(log_batches(opened.walk, opened.places, make, selection))
+            first = next(groups, None)
+            if first is not None:
+                begin = unit.work.first_offset + opened.places[0]
+
+                def write(file: IO[bytes], about: Callable[[], Mapping[bytes, bytes]]) -> int:
+                    return write_groups(file, make.schema, chain([first], groups), about)
+
+                path, rows = self.target.write(
+                    unit.work, begin, self.files, write, lambda: opened.outcome(None)
+                )
         return ExportedRange(**opened.outcome(path), rows=rows)
 
-    def _write(
-        self, batches: Iterator[pyarrow.RecordBatch], schema: pyarrow.Schema
-    ) -> tuple[str | None, int]:
-        from pyarrow import Table, parquet
 
-        groups = row_groups(batches)
-        first = next(groups, None)
-        if first is None:
-            return None, 0
-        path = f"{self.folder}/{uuid4().hex}"
-        rows = 0
-        with open(path, "xb") as file:
-            with parquet.ParquetWriter(file, schema, **WRITER_OPTIONS) as writer:
-                for group in chain([first], groups):
-                    table = Table.from_batches(group).unify_dictionaries()
-                    writer.write_table(table, row_group_size=len(table))
-                    rows += len(table)
-            file.flush()
-            os.fsync(file.fileno())
-        return path, rows
+def write_groups(
+    file: IO[bytes],
+    schema: pyarrow.Schema,
+    groups: Iterable[list[pyarrow.RecordBatch]],
+    about: Callable[[], Mapping[bytes, bytes]],
+) -> int:
+    """Write row groups with the metadata ``about`` the whole; return the number of rows."""
+    from pyarrow import Table, parquet
+
+    rows = 0
+    with parquet.ParquetWriter(file, schema, **WRITER_OPTIONS) as writer:
+        for group in groups:
+            table = Table.from_batches(group).unify_dictionaries()
+            writer.write_table(table, row_group_size=len(table))
+            rows += len(table)
+        if metadata := about():
+            writer.add_key_value_metadata(metadata)
+    return rows
 
 
 def row_groups(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[list[pyarrow.RecordBatch]]:
@@ -163,12 +168,11 @@ def run_here(task: ExportTask, units: Iterable[WorkUnit]) -> Iterator[ExportedRa
 class ExportPlan:
     """The options of an export.
 
-    ``root`` is the store, in ``files``; ``target`` is a folder of this machine that does not exist
-    or is empty.
+    ``root`` is the store, in ``files``.
     """
 
     root: str
-    target: str
+    target: ExportTarget
     files: FileSystem = field(factory=OsFileSystem)
     broker_name: str | None = None
     internal_topics: bool = False
@@ -176,6 +180,15 @@ class ExportPlan:
     progress: ProgressSink = field(factory=NoProgress)
     check: Callable[[], None] = field(default=lambda: None)
     """Raises an error before the export counts as finished, if the store has changed meanwhile."""
+
+    def options(self) -> dict[str, Any]:
+        """Return what decides which files are written."""
+        return {
+            "root": self.root,
+            "broker_name": self.broker_name,
+            "internal_topics": self.internal_topics,
+            "range_bytes": self.range_bytes,
+        }
 
 
 @define(slots=True)
@@ -195,13 +208,13 @@ class Export:
         """Write the export. Raise RmqError if the target is in use."""
         plan = self.plan
         task = ExportTask(
-            folder=f"{plan.target}/{TEMPORARY}",
+            target=plan.target,
             files=plan.files,
             broker_name=plan.broker_name,
             internal_topics=plan.internal_topics,
         )
-        self._make_target()
-        chain: Chain[ExportedRange] = Chain(task)
+        plan.target.start(plan.options())
+        chain: Chain[ExportedRange] = Chain(task, remove=plan.target.remove)
         for exported in self.run_units(task, map(WorkUnit, self._works())):
             proven = chain.take(exported)
             if proven is not None:
@@ -209,10 +222,6 @@ class Export:
             self.plan.progress.advance(exported.work.stop - exported.work.start)
         plan.check()
         self._finish()
-
-    def _make_target(self) -> None:
-        check_target(self.plan.target)
-        Path(self.plan.target, TEMPORARY).mkdir(parents=True)
 
     def _works(self) -> list[WorkRange]:
         plan, files = self.plan, self.plan.files
@@ -224,41 +233,23 @@ class Export:
         return ranges
 
     def _take(self, exported: ExportedRange) -> None:
-        """Move the file of the next proven range to its place."""
-        work = exported.work
+        """Put the file of the next proven range in its place."""
         self.skipped += exported.skipped
         if exported.path is not None:
-            name = f"{work.log.replace('/', '-')}-{work.start:020d}.parquet"
-            os.rename(exported.path, f"{self.plan.target}/{name}")
+            name = self.plan.target.place(exported.work, exported.path)
             self.files.append(
                 {"name": name, "begin": exported.begin, "end": exported.end, "rows": exported.rows}
             )
 
     def _finish(self) -> None:
-        target = Path(self.plan.target)
-        shutil.rmtree(target / TEMPORARY)
-        manifest = {
-            "root": self.plan.root,
-            "rows": self.rows,
-            "files": self.files,
-            "passed": [asdict(each) for each in self.skipped],
-        }
-        _write_synced(target / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-        _write_synced(target / SUCCESS, "")
-
-
-def check_target(path: str) -> None:
-    """Raise RmqError unless ``path`` is an empty folder or does not exist."""
-    target = Path(path)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RmqError(f"{target} is in use; name a folder that is empty or does not exist")
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with open(path, "x", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        self.plan.target.finish(
+            {
+                "root": self.plan.root,
+                "rows": self.rows,
+                "files": self.files,
+                "passed": [asdict(each) for each in self.skipped],
+            }
+        )
 
 
 def read_export_manifest(folder: str) -> dict[str, Any]:

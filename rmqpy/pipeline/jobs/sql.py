@@ -7,16 +7,19 @@ down (:mod:`rmqpy.pipeline.datasource.source` says why).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define
+from attrs import define, field
 
+from rmqpy.audit.remote.files import RemoteFileSystem
+from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.audit.scan.store_root import check_store_root, is_store_root
-from rmqpy.model.errors import RmqError
+from rmqpy.model.errors import RmqError, StoreError
 from rmqpy.pipeline.arrow.rows import COLUMNS
 from rmqpy.pipeline.jobs.export import read_export_manifest
 from rmqpy.pipeline.jobs.report_tables import audit_frames, is_audit_folder
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["QueriedFolder", "json_lines", "query", "table_text", "tables_in"]
+__all__ = ["QueriedFolder", "json_lines", "query", "store_elsewhere", "table_text", "tables_in"]
 
 MESSAGES: Final = "messages"
 """The name of the table of an export and of a store."""
@@ -44,10 +47,11 @@ class FolderKind(Enum):
 
 @define(slots=True, frozen=True)
 class QueriedFolder:
-    """A folder that has tables."""
+    """A folder that has tables, or a store below the URI ``path`` with options of its driver."""
 
     path: str
     kind: FolderKind
+    storage: Mapping[str, Any] = field(factory=dict, repr=False)
 
 
 def tables_in(path: str) -> QueriedFolder:
@@ -68,6 +72,20 @@ def tables_in(path: str) -> QueriedFolder:
     return QueriedFolder(path, FolderKind.EXPORT)
 
 
+def store_elsewhere(uri: str, storage: Mapping[str, Any]) -> QueriedFolder:
+    """Return the store below a URI of an object store. Raise StoreError for anything else."""
+    files = RemoteFileSystem(ObjectStore(uri, storage))
+    if not is_store_root(files, uri):
+        raise StoreError(
+            uri,
+            "no store",
+            "one (an export or the tables of an audit must be in a folder of this machine)",
+            "copy it here, or query it with an engine that reads object stores itself (DuckDB, or"
+            " Spark with the package hadoop-aws)",
+        )
+    return QueriedFolder(uri, FolderKind.STORE, storage)
+
+
 def query(session: SparkSession, folder: QueriedFolder, statement: str) -> DataFrame:
     """Return the result of ``statement``.
 
@@ -78,7 +96,7 @@ def query(session: SparkSession, folder: QueriedFolder, statement: str) -> DataF
     try:
         match folder.kind:
             case FolderKind.STORE:
-                return _query_store(session, folder.path, statement)
+                return _query_store(session, folder, statement)
             case FolderKind.EXPORT:
                 frames = {MESSAGES: session.read.parquet(folder.path)}
             case FolderKind.AUDIT:
@@ -90,7 +108,7 @@ def query(session: SparkSession, folder: QueriedFolder, statement: str) -> DataF
         raise RmqError(f"Spark refuses the query: {str(error).splitlines()[0]}") from None
 
 
-def _query_store(session: SparkSession, path: str, statement: str) -> DataFrame:
+def _query_store(session: SparkSession, folder: QueriedFolder, statement: str) -> DataFrame:
     from pyspark.errors import AnalysisException
 
     from rmqpy.pipeline.datasource.source import FORMAT, register
@@ -99,7 +117,10 @@ def _query_store(session: SparkSession, path: str, statement: str) -> DataFrame:
 
     def run(columns: tuple[str, ...]) -> DataFrame:
         reader = session.read.format(FORMAT).schema(_schema(columns))
-        frame = reader.option("includeInternalTopics", "true").load(path)
+        reader = reader.option("includeInternalTopics", "true")
+        if folder.storage:
+            reader = reader.option("storageOptions", json.dumps(folder.storage))
+        frame = reader.load(folder.path)
         frame.createOrReplaceTempView(MESSAGES)
         return session.sql(statement)
 

@@ -113,7 +113,8 @@ R = TypeVar("R", bound=WorkUnitResult)
 
 @define(slots=True)
 class Chain(Generic[R]):
-    """Proves that ranges join; ``rerun`` executes a work unit in this process.
+    """Proves that ranges join; ``rerun`` executes a work unit in this process, and ``remove``
+    removes a written file.
 
     ``expected`` is the offset of the first frame, unless the first range starts its file.
     """
@@ -121,6 +122,7 @@ class Chain(Generic[R]):
     rerun: Callable[[WorkUnit], R]
     _expected: int = 0
     _closed: bool = field(init=False, default=False)
+    remove: Callable[[str], None] = field(default=os.unlink, kw_only=True)
 
     def take(self, result: R) -> R | None:
         """Return the result of the next range in order, or None if no frame starts in it.
@@ -131,18 +133,17 @@ class Chain(Generic[R]):
         if work.is_first:
             self._expected, self._closed = work.first_offset, False
         if self._closed or self._expected >= work.stop:
-            _remove(result)
+            self._remove(result)
             return None
         if result.begin != self._expected:
-            _remove(result)
+            self._remove(result)
             result = self.rerun(WorkUnit(work, self._expected))
         self._expected, self._closed = result.end, result.closed
         return result
 
-
-def _remove(result: WorkUnitResult) -> None:
-    if result.path is not None:
-        os.unlink(result.path)
+    def _remove(self, result: R) -> None:
+        if result.path is not None:
+            self.remove(result.path)
 
 
 def partition_store(
