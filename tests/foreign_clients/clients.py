@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,7 @@ from attrs import define, field
 from foreign_clients import maven
 from foreign_clients.installing import ClientUnavailableError, cache, make, run
 from rmqpy.testing.java.clients import LineClient, Probe, probe_body
+from rmqpy.testing.java.install import SOURCES as PROBE_SOURCES
 
 SOURCES: Final = Path(__file__).resolve().parent
 GO_MODULE: Final = "github.com/apache/rocketmq-client-go/v2"
@@ -83,16 +84,20 @@ def _java(version: str) -> ForeignClient:
     return ForeignClient(
         title=f"Java client {version}",
         argv=lambda: [
-            *_jvm("java-client", f"org.apache.rocketmq:rocketmq-client:{version}"),
+            *_jvm(
+                "java-client",
+                f"org.apache.rocketmq:rocketmq-client:{version}",
+                sources=(SOURCES / "java", PROBE_SOURCES / "Broadcasting.java"),
+            ),
             "ClientProbe",
         ],
         tools=("java", "javac", "mvn"),
     )
 
 
-def _jvm(name: str, *artifacts: str, source: str = "java") -> list[str]:
+def _jvm(name: str, *artifacts: str, sources: Iterable[Path]) -> list[str]:
     version = artifacts[0].split(":")[2]
-    program = maven.java_program(f"{name}-{version}", artifacts, [SOURCES / source])
+    program = maven.java_program(f"{name}-{version}", artifacts, sources)
     return [
         program[0],
         *JAVA_OPTIONS,
@@ -109,7 +114,7 @@ def _spring(version: str, boot: str) -> ForeignClient:
     )
     return ForeignClient(
         title=f"Spring starter {version}, Spring Boot {boot}",
-        argv=lambda: [*_jvm("spring", *artifacts, source="spring"), "SpringProbe"],
+        argv=lambda: [*_jvm("spring", *artifacts, sources=[SOURCES / "spring"]), "SpringProbe"],
         tools=("java", "javac", "mvn"),
     )
 
@@ -169,6 +174,9 @@ crc32fast = "1"
 serde_json = "1"
 tokio = {{ version = "1", features = ["full"] }}
 {crates}
+
+[profile.dev]
+debug = false
 """
 
 

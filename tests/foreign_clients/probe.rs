@@ -295,7 +295,8 @@ async fn main() -> Result<(), Failure> {
         let options = Options::read(words);
         number += 1;
         // Members of one runtime share a client, which also has one name: each command has its own.
-        let context = owner.root_context().component(format!("client-{number}"));
+        let name: &str = format!("client-{number}").leak(); // A scope has a name for ever.
+        let context = owner.root_context().component(name);
         let runtime = ClientRuntime::try_new(context, ClientRuntimeConfig::default(), telemetry.handle())?;
         let ended = match command {
             "send" => send(&runtime, &options).await,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from harness.interop import InteropCluster
 
 from rmqpy.testing.blocking_connection import connect_when_ready, send_request
-from rmqpy.testing.java import Event, probe_body
+from rmqpy.testing.java import Event, JavaHome, JavaSite, probe_body
 
 pytestmark = pytest.mark.interop
 
@@ -113,6 +114,23 @@ def test_a_push_consumer_receives_every_message_once(cluster: InteropCluster) ->
     events = cluster.probe.run("consume", topic=topic, group="all-of-it", max=40)
     received = Counter(event["crc"] for event in events if event["event"] == "received")
     assert received == Counter(zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(40))
+
+
+def test_the_probe_is_also_one_of_5x(cluster: InteropCluster, tmp_path: Path) -> None:
+    topic = cluster.topic()
+    cluster.send(topic, count=1)  # With DLedger, this waits for the leader.
+    with JavaSite(tmp_path, JavaHome("5.3.3")).probe(cluster.namesrv.address) as probe:
+        sent = probe.run("send", topic=topic, first=1, count=7)
+        assert {event["status"] for event in sent} == {"SEND_OK"}
+        for _ in range(2):
+            events = probe.run(
+                "consume", topic=topic, group=f"{topic}-g", model="broadcasting", max=8,
+                firstMs=60_000, idleMs=60_000, timeout_s=150.0,
+            )  # fmt: skip
+            received = Counter(event["crc"] for event in events if event["event"] == "received")
+            assert received == Counter(
+                zlib.crc32(probe_body(i, 100)) & 0x7FFFFFFF for i in range(8)
+            )
 
 
 def test_a_consumer_group_continues_where_it_stopped(cluster: InteropCluster) -> None:

@@ -19,7 +19,6 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /** The consumer side of the probe: prints every field of the messages that the broker returns. */
 final class Reading {
@@ -108,7 +107,7 @@ final class Reading {
             consumer.subscribe(options.need("topic"), expression);
         }
         if (options.text("model", "clustering").equals("broadcasting")) {
-            consumer.setMessageModel(MessageModel.BROADCASTING);
+            Broadcasting.use(consumer);
         }
         consumer.setMaxReconsumeTimes(options.number("maxTimes", -1));
         AtomicInteger count = new AtomicInteger();

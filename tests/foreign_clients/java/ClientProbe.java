@@ -260,7 +260,7 @@ public final class ClientProbe {
         consumer.setConsumeThreadMin(2);
         consumer.setConsumeThreadMax(2);
         if (options.text("model", "clustering").equals("broadcasting")) {
-            broadcast(consumer);
+            Broadcasting.use(consumer);
         }
         String expression = options.text("expression", "*");
         if (options.text("type", "TAG").equals("SQL92")) {
@@ -289,20 +289,6 @@ public final class ClientProbe {
         }
         Thread.sleep(200);  // the last result is still being sent
         consumer.shutdown();
-    }
-
-    /** The enum of the message models has moved in 5.0. */
-    private static void broadcast(DefaultMQPushConsumer consumer) throws Exception {
-        for (Method method : consumer.getClass().getMethods()) {
-            if (method.getName().equals("setMessageModel")) {
-                Object[] models = method.getParameterTypes()[0].getEnumConstants();
-                for (Object model : models) {
-                    if (model.toString().equals("BROADCASTING")) {
-                        method.invoke(consumer, model);
-                    }
-                }
-            }
-        }
     }
 
     /** Prints the messages; returns false for the first {@code refuse} deliveries of a message, then true. */
