@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 
 from attrs import define, field
 
@@ -65,6 +66,8 @@ SCAN_PERIOD_MS = 10_000
 
 VERSION_STRICT_JSON = 401
 """The version V4_9_4, from which on clients read routes as strict JSON."""
+VERSION_ACTING_MASTER = 412
+"""The version V5_0_0_SNAPSHOT, from which on clients may need the fields of 5.x."""
 
 ROUTES_CACHED_BYTES_MAX = 64 << 20
 """The maximum size of all encoded routes that are kept; the oldest ones are removed. A route of a
@@ -102,6 +105,14 @@ Answer = Callable[[Channel, RemotingCommand], RemotingCommand | None]
 """A function that returns the response to a request, or None if it is sent later."""
 
 
+class _RouteForm(Enum):
+    """How a client reads routes: ``BARE`` with integers as keys, which is no JSON."""
+
+    BARE = 0
+    STRICT = 1
+    OF_5X = 2
+
+
 @define(slots=True)
 class NameServerCounts:
     """Counters since the start."""
@@ -130,7 +141,9 @@ class NameServer:
     access: NamesrvAccess = field(init=False)
     _settings_file: DeferredFileWriter = field(init=False)
     _answers: dict[int, Answer] = field(init=False)
-    _encoded_routes: dict[tuple[str, bool], tuple[int, bytes]] = field(factory=dict, init=False)
+    _encoded_routes: dict[tuple[str, _RouteForm], tuple[int, bytes]] = field(
+        factory=dict, init=False
+    )
     """The routes by topic and form of JSON, each with the version of the route that it shows."""
     _encoded_bytes: int = field(default=0, init=False)
     _encoded_lists: dict[int, tuple[int, bytes]] = field(factory=dict, init=False)
@@ -314,14 +327,18 @@ class NameServer:
 
     def _route(self, channel: Channel, command: RemotingCommand) -> RemotingCommand:
         header = GetRouteInfoRequestHeader.decode(command.ext_fields)
-        strict = command.version >= VERSION_STRICT_JSON or bool(header.accept_standard_json_only)
-        body = self._encoded_route(header.topic, strict)
+        form = _RouteForm.BARE
+        if command.version >= VERSION_ACTING_MASTER:
+            form = _RouteForm.OF_5X
+        elif command.version >= VERSION_STRICT_JSON or header.accept_standard_json_only:
+            form = _RouteForm.STRICT
+        body = self._encoded_route(header.topic, form)
         if body is None:
             raise RequestRejectedError(ResponseCode.TOPIC_NOT_EXIST, NO_ROUTE.format(header.topic))
         return RemotingCommand.response_to(command, body=body)
 
-    def _encoded_route(self, topic: str, strict: bool) -> bytes | None:
-        key, version = (topic, strict), self.routes.route_version(topic)
+    def _encoded_route(self, topic: str, form: _RouteForm) -> bytes | None:
+        key, version = (topic, form), self.routes.route_version(topic)
         found = self._encoded_routes.get(key)
         if found is not None and found[0] == version:
             return found[1]
@@ -331,20 +348,23 @@ class NameServer:
             return None
         if self.configuration.namesrv.order_message_enable:
             route.order_topic_conf = self.kv_config.get(ORDER_TOPIC_CONFIG, topic)
-        body = route.encode(strict=strict)
+        if form is _RouteForm.OF_5X:
+            for broker in route.broker_datas:
+                broker.enable_acting_master = False
+        body = route.encode(strict=form is not _RouteForm.BARE)
         self._encoded_routes[key] = version, body
         self._encoded_bytes += len(body)
         while self._encoded_bytes > ROUTES_CACHED_BYTES_MAX:
             self._forget_encoded_route(next(iter(self._encoded_routes)))
         return body
 
-    def _forget_encoded_route(self, key: tuple[str, bool]) -> None:
+    def _forget_encoded_route(self, key: tuple[str, _RouteForm]) -> None:
         _, body = self._encoded_routes.pop(key, (0, b""))
         self._encoded_bytes -= len(body)
 
     def _order_changed(self, topic: str) -> None:
-        for strict in (False, True):
-            self._forget_encoded_route((topic, strict))
+        for form in _RouteForm:
+            self._forget_encoded_route((topic, form))
 
     def _list(self, topics: Callable[[], TopicList]) -> Answer:
         """Return the answer to a request for a list, which is encoded again after a change."""

@@ -82,13 +82,34 @@ def _run(target: str, judges: Collection[str], options: argparse.Namespace) -> i
             if _can_run(name, client.title, judges, client.unavailable)
         }
         cases = [case for case in cases_at(TARGETS[target]) if fnmatch(case, options.tests)]
-        if clients and cases:
-            with JudgedCluster(TARGETS[target], folder / "clients", settings=SETTINGS) as cluster:
-                for some in _rounds(TARGETS[target], clients):
-                    leaders = cluster.leaders()
-                    ended = run_clients(cluster, some, cases, folder / "probes", options.jobs)
-                    for name, outcomes in ended:
-                        failed += _keep(name, CLIENTS[name].title, target, leaders, outcomes)
+        if cases:
+            for version in sorted({client.java_namesrv for client in clients.values()}):
+                cluster = JudgedCluster(
+                    TARGETS[target],
+                    folder / f"clients-{version}",
+                    settings=SETTINGS,
+                    java_namesrv=version,
+                )
+                these = {n: each for n, each in clients.items() if each.java_namesrv == version}
+                failed += _run_clients(cluster, these, cases, target, options.jobs)
+    return failed
+
+
+def _run_clients(
+    cluster: JudgedCluster,
+    clients: Mapping[str, ForeignClient],
+    cases: Sequence[str],
+    target: str,
+    jobs: int,
+) -> int:
+    failed = 0
+    with cluster:
+        for some in _rounds(cluster.target, clients):
+            leaders = cluster.leaders()
+            for name, outcomes in run_clients(
+                cluster, some, cases, cluster.folder / "probes", jobs
+            ):
+                failed += _keep(name, CLIENTS[name].title, target, leaders, outcomes)
     return failed
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Final
 
 from attrs import define
+from foreign_clients import CLIENTS
 
 from compatibility.cases import CASES
 from compatibility.results import JudgeResult, JudgeRun, Outcome
 from compatibility.targets import TARGETS
+from rmqpy.testing.java.install import DEFAULT_VERSION
 
 CAUSES: Final = Path(__file__).resolve().parent / "causes.toml"
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/compatibility.md"
@@ -34,7 +36,7 @@ MEANING: Final = """
 *passed* of *run*. Skipped tests are those that Apache skips, and calls that a client does not have
 are not counted. Each test counts with its last run. In groups, clients have the case *failover*
 alone. `delay.NormalMsgDelayIT` allows half a second more or less, and was run on a quiet machine;
-on a busy one, it failed with Java's broker, too. {mixed}
+on a busy one, it failed with Java's broker, too. {mixed}{namesrv}
 """
 CLIENTS_HEAD: Final = """
 ## What the clients do
@@ -77,7 +79,7 @@ def page(results: Sequence[JudgeResult], causes: Sequence[Cause]) -> str:
         _row("judge", *(TARGETS[name].title for name in columns), "last run"),
         _row(*["---"] * (len(columns) + 2)),
         *(_summary(result, columns) for result in ran),
-        MEANING.format(mixed=_leaders(ran)) + CLIENTS_HEAD.rstrip("\n"),
+        MEANING.format(mixed=_leaders(ran), namesrv=_name_servers(ran)) + CLIENTS_HEAD.rstrip("\n"),
         "",
         _row("client", *CASES),
         _row(*["---"] * (len(CASES) + 1)),
@@ -119,6 +121,21 @@ def _leaders(results: Sequence[JudgeResult]) -> str:
     )
 
 
+def _name_servers(results: Sequence[JudgeResult]) -> str:
+    """Return a sentence about the clients that Java's usual name server cannot serve."""
+    versions = {
+        result.title: CLIENTS[result.judge].java_namesrv
+        for result in results
+        if result.judge in CLIENTS
+    }
+    return "".join(
+        f" Java's brokers were judged by {title} with Java's name server {version}, because it"
+        f" cannot read the routes of {DEFAULT_VERSION}."
+        for title, version in versions.items()
+        if version != DEFAULT_VERSION
+    )
+
+
 def _client_row(result: JudgeResult) -> str:
     return _row(result.title, *(_cell(result, case) for case in CASES))
 
@@ -136,7 +153,7 @@ def _failures(results: Sequence[JudgeResult], causes: Sequence[Cause]) -> list[s
         failed = {test for run in result.runs.values() for test in _failed(run)}
         for test in sorted(failed):
             where = [name for name, run in result.runs.items() if test in _failed(run)]
-            titles = ", ".join(TARGETS[name].title for name in TARGETS if name in where)
+            titles = "; ".join(TARGETS[name].title for name in TARGETS if name in where)
             rows.append(_row(result.title, f"`{test}`", titles, _cause(result.judge, test, causes)))
     if not rows:
         return ["None.", ""]

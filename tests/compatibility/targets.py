@@ -22,6 +22,7 @@ from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.headers import GetRouteInfoRequestHeader
 from rmqpy.testing.blocking_connection import BlockingConnection, create_topic
 from rmqpy.testing.java import JavaHome, JavaSite, JvmSettings
+from rmqpy.testing.java.install import DEFAULT_VERSION
 from rmqpy.testing.java.site import BUSY_MACHINE
 from rmqpy.testing.ports import BROKER_PORT_COUNT, PortBlock, free_port_block
 from rmqpy.testing.processes import (
@@ -90,6 +91,9 @@ class JudgedCluster:
     tls_file: Path | None = None
     """A tls.properties file, if clients may use TLS."""
 
+    java_namesrv: str = DEFAULT_VERSION
+    """The version of the name server, if it is Java's."""
+
     namesrv: ServerProcess = field(init=False)
     brokers: dict[str, list[ServerProcess]] = field(factory=dict, init=False)
     """The members of each group, by the name of the broker, in the order of the target."""
@@ -97,7 +101,8 @@ class JudgedCluster:
     _ports: list[PortBlock] = field(factory=list, init=False)
 
     def start(self) -> Self:
-        self.namesrv = self.site(self.target.namesrv).namesrv("namesrv", self._block(1).first)
+        site = self.site(self.target.namesrv, self.java_namesrv)
+        self.namesrv = site.namesrv("namesrv", self._block(1).first)
         if self.target.namesrv == "rmqpy":
             for key, value in self._tls_settings().items():
                 self.namesrv.argv += ["--set", f"{key}={value}"]
@@ -119,13 +124,13 @@ class JudgedCluster:
                 member.kill()
         self.namesrv.kill()
 
-    def site(self, kind: str) -> Site:
+    def site(self, kind: str, version: str = DEFAULT_VERSION) -> Site:
         if kind == "rmqpy":
             home = {"ROCKETMQ_HOME": str(self.folder / "rmqpy")}
             return RmqpySite(self.folder / "rmqpy", environment=home)
         options = tuple(f"-D{key}={value}" for key, value in self._tls_settings().items())
         jvm = JvmSettings(options=JvmSettings().options + options)
-        return JavaSite(self.folder / "java", JavaHome(), jvm)
+        return JavaSite(self.folder / "java", JavaHome(version), jvm)
 
     def master(self, name: str) -> ServerProcess:
         """Wait until the name server knows the master of a broker name, and return it."""

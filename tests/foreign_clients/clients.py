@@ -16,6 +16,7 @@ from attrs import define, field
 from foreign_clients import maven
 from foreign_clients.installing import ClientUnavailableError, cache, make, run
 from rmqpy.testing.java.clients import LineClient, Probe, probe_body
+from rmqpy.testing.java.install import DEFAULT_VERSION
 from rmqpy.testing.java.install import SOURCES as PROBE_SOURCES
 
 SOURCES: Final = Path(__file__).resolve().parent
@@ -41,6 +42,9 @@ class ForeignClient:
 
     body: Callable[[int, int], bytes] = probe_body
     """Returns the body of the message with this number and size, as the probe sends it."""
+
+    java_namesrv: str = DEFAULT_VERSION
+    """The version of Java's name server with which it is judged, where Java's brokers are."""
 
     lacks: Mapping[str, str] = field(factory=dict)
     """What the client cannot do, by the name of the case, and why."""
@@ -196,7 +200,12 @@ def _rust(version: str) -> ForeignClient:
         run(["cargo", "build", "--quiet", "--target-dir", str(target)], work)
         shutil.copy(target / "debug" / "probe", work / "probe")
 
-    return ForeignClient(title=f"rocketmq-client-rust {version}", argv=argv, tools=("cargo",))
+    return ForeignClient(
+        title=f"rocketmq-client-rust {version}",
+        argv=argv,
+        tools=("cargo",),
+        java_namesrv="5.3.3",  # It reads no route of 4.9.7, which lacks enableActingMaster.
+    )
 
 
 # -- PyPI

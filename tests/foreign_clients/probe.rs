@@ -23,6 +23,12 @@ fn print(event: Value) {
     output.flush().expect("the reader has gone");
 }
 
+/// Returns the text of an error and of its causes, without which this client's errors say little.
+fn text(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": ")
+}
+
 #[derive(Clone)]
 struct Options(HashMap<String, String>);
 
@@ -126,7 +132,7 @@ async fn send(runtime: &Arc<ClientRuntime>, options: &Options) -> Result<(), Fai
                 match sent {
                     Ok(Some(result)) => print_sent(index, &result),
                     Ok(None) => print(json!({"event": "failed", "index": index, "error": "no result"})),
-                    Err(error) => print(json!({"event": "failed", "index": index, "error": error.to_string()})),
+                    Err(error) => print(json!({"event": "failed", "index": index, "error": text(&error)})),
                 }
             }
             "async" => {
@@ -134,7 +140,7 @@ async fn send(runtime: &Arc<ClientRuntime>, options: &Options) -> Result<(), Fai
                 let callback = move |result: Option<&SendResult>, error: Option<&ClientError>| {
                     match result {
                         Some(result) => print_sent(index, result),
-                        None => print(json!({"event": "failed", "index": index, "error": format!("{error:?}")})),
+                        None => print(json!({"event": "failed", "index": index, "error": error.map(|error| text(error))})),
                     }
                     let _ = ended.send(());
                 };
@@ -307,7 +313,7 @@ async fn main() -> Result<(), Failure> {
         runtime.shutdown().await;
         match ended {
             Ok(()) => print(json!({"event": "done"})),
-            Err(error) => print(json!({"event": "fault", "error": error.to_string()})),
+            Err(error) => print(json!({"event": "fault", "error": text(error.as_ref())})),
         }
     }
     std::process::exit(0);

@@ -353,6 +353,18 @@ def test_route_keys_are_quoted_if_the_request_needs_it(world: NameServerHarness)
     assert bare in world.request(106, b"", 479).body
 
 
+def test_a_client_of_5x_gets_the_fields_of_5x(world: NameServerHarness) -> None:
+    """Without this one, the Rust client reads no route. The body is that of Java's 5.3.3."""
+    world.register(A0, TopicConfig("T", 4, 4, 6))
+    assert world.request(105, b"", 412, topic="T").body == (
+        b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.1:10911"},"brokerName":"broker-a",'
+        b'"cluster":"C","enableActingMaster":false}],"filterServerTable":{},"queueDatas":['
+        b'{"brokerName":"broker-a","perm":6,"readQueueNums":4,"topicSysFlag":0,'
+        b'"writeQueueNums":4}]}'
+    )
+    assert b"enableActingMaster" not in world.request(105, b"", 411, topic="T").body
+
+
 def test_an_unknown_topic_has_the_remark_that_clients_know(world: NameServerHarness) -> None:
     answer = world.request(105, topic="Nope")
     assert answer.code == 17

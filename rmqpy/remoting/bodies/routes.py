@@ -26,6 +26,8 @@ class BrokerData(Body):
     cluster: str
     broker_name: str
     broker_addrs: dict[Int64, str] = field(factory=dict)
+    enable_acting_master: bool | None = None
+    """Only in routes for clients of 5.x; no broker of 4.9 acts as a master."""
 
 
 @define(slots=True, eq=False, repr=False)
