@@ -4,8 +4,10 @@ quorum.
 A follower starts in COMPARE: the leader sends its last entry and steps back
 (:func:`next_comparison`) until it has found the last entry that both have. Later entries of the
 follower are removed (TRUNCATE), then entries are sent in order (APPEND), with up to ``push_window``
-unanswered pushes; the oldest is repeated after ``push_timeout_ms``. If there is nothing to push, a
-COMMIT per second reports the committed index.
+unanswered pushes. The oldest is repeated after ``push_timeout_ms``, and the success of a repeated
+push repeats the next two: a window that was lost as a whole is repeated in a few round trips, and
+one lost push causes few useless ones. If there is nothing to push, a COMMIT per second reports the
+committed index.
 
 =========  ======================================  =====================================
 state      answer                                  next
@@ -16,7 +18,8 @@ COMPARE    SUCCESS or INCONSISTENT_STATE           COMPARE of another entry
 COMPARE    INCONSISTENT_STATE, nothing in common   TRUNCATE to the leader's first
 TRUNCATE   SUCCESS                                 APPEND after it
 TRUNCATE   INCONSISTENT_STATE                      a notice, and as for any other answer
-APPEND     SUCCESS                                 APPEND; the match increases
+APPEND     SUCCESS                                 APPEND; the match increases; after a repeated
+                                                   push, the next two are repeated
 APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end; if no entry was
                                                    matched since the last time, after ``RETRY_MS``
 COMPARE,   anything else, or nothing               COMPARE of the same entry, after
@@ -39,6 +42,7 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from attrs import define, evolve, field
@@ -68,6 +72,9 @@ ATTEMPTS: Final = 2
 THROTTLE_WINDOW_MS: Final = 1000
 PUSH_WINDOW_BYTES: Final = 16 * 1024 * 1024
 """The maximum size of unanswered entries, which applies in addition to ``push_window``."""
+
+REPEATS_PER_SUCCESS: Final = 2
+"""The number of pushes that are repeated after a repeated one has succeeded."""
 
 SMALL_BATCHES_MAX: Final = 2
 """The number of unanswered pushes above which only full batches are sent."""
@@ -365,9 +372,21 @@ class Replication:
         if push.attempts >= ATTEMPTS or push.first != progress.match + 1 or not log.has(push.first):
             progress.enter(PeerState.COMPARE, -1)
             return
+        self._repeat(progress, push)
+
+    def _repeat_next(self, progress: Progress) -> None:
+        """Repeat the oldest pushes that have not been repeated: what was sent with a lost push has
+        probably been lost with it.
+        """
+        not_repeated = (push for push in progress.outstanding if push.attempts == 1)
+        for push in islice(not_repeated, REPEATS_PER_SUCCESS):
+            if self.member.log.has(push.first):
+                self._repeat(progress, push)
+
+    def _repeat(self, progress: Progress, push: _Push) -> None:
         push.attempts += 1
         push.sent_ms = self.member.now_ms
-        entries = tuple(map(log.entry, range(push.first, push.last + 1)))
+        entries = tuple(map(self.member.log.entry, range(push.first, push.last + 1)))
         self._push_entries(progress, push, entries)
 
     def _collect(self, first: int, progress: Progress) -> Sequence[Entry]:
@@ -400,11 +419,13 @@ class Replication:
         return progress.window_bytes >= options.push_quota_bytes
 
     def _push_entries(self, progress: Progress, push: _Push, entries: Sequence[Entry]) -> None:
-        then = partial(self._appended, progress, push)
+        then = partial(self._appended, progress, push, push.attempts)
         batch = push.last > push.first or self._batch_bytes(progress.peer) > 0
         self._push(progress, PushType.APPEND, entries, then, batch)
 
-    def _appended(self, progress: Progress, push: _Push, response: Response | None) -> None:
+    def _appended(
+        self, progress: Progress, push: _Push, attempt: int, response: Response | None
+    ) -> None:
         if self.ended or push.generation != progress.generation:
             return
         if not isinstance(response, PushEntryResponse):
@@ -415,11 +436,14 @@ class Replication:
             reached = response.index + (response.count if response.count > 0 else 1) - 1
             if not push.first <= reached <= push.last:
                 return
-            if reached > progress.match:
+            increases = reached > progress.match
+            if increases:
                 progress.match = reached
             outstanding = progress.outstanding
             while outstanding and outstanding[0].last <= progress.match:
                 progress.outstanding_bytes -= outstanding.popleft().size
+            if increases and attempt > 1:  # else the first one was only late
+                self._repeat_next(progress)
             if reached > self.member.committed_index:  # otherwise the quorum has not advanced
                 self.count()
 
