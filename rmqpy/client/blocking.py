@@ -28,6 +28,7 @@ from rmqpy.client.transactional_producer import (
     TransactionSendResult,
     TransactionState,
 )
+from rmqpy.net.loop import new_event_loop
 from rmqpy.remoting.bodies import EXPRESSION_TAG, MessageQueue
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Blocking(Generic[M]):
         """Start the loop's thread and join the group."""
         if self._thread is not None:
             raise ClientStateError(f"the {type(self).__name__} is already started")
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqpy-client")
         self._thread.daemon = True  # A program that does not call close() must be able to exit.
         self._thread.start()

@@ -40,6 +40,7 @@ from rmqpy.client.core.message import (
     check_message,
     plain_batch_body,
     property_string,
+    send_result,
 )
 from rmqpy.client.core.routes import next_queue, publish_queues, queue_of
 from rmqpy.client.errors import InvalidMessageError
@@ -479,14 +480,9 @@ class Producer(GroupMember):
         if half:
             reserved = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
             sys_flag |= TRANSACTION_PREPARED
+        properties = property_string(message, unique_id, reserved)
         return _EncodedMessage(
-            topic=message.topic,
-            body=body,
-            properties=property_string(message, unique_id, reserved).decode(),
-            sys_flag=sys_flag,
-            flag=message.flag,
-            msg_id=unique_id,
-            batch=False,
+            message.topic, body, properties, sys_flag, message.flag, unique_id, False
         )
 
     def _encode_batch(self, messages: Sequence[Message]) -> _EncodedMessage:
@@ -520,7 +516,7 @@ class Producer(GroupMember):
         for message, unique_id in zip(messages, unique_ids, strict=True):
             check_message(message, self._settings.body_bytes_max, self._settings.delay_level_max)
             _check_batched(message, messages[0])
-            properties = property_string(message, unique_id)
+            properties = property_string(message, unique_id).encode()
             parts.append(encode_batch_item(message.flag, bytes(message.body), properties))
         return b"".join(parts)
 
@@ -547,7 +543,7 @@ def split_batch(messages: Sequence[Message], bytes_max: int) -> list[list[Messag
     parts: list[list[Message]] = []
     used = 0
     for message in messages:
-        properties = property_string(message, "0" * 56)
+        properties = property_string(message, "0" * 56).encode()
         size = _BATCH_ITEM_OVERHEAD + len(message.body) + len(properties)
         if size > bytes_max:
             raise InvalidMessageError(
@@ -609,13 +605,7 @@ def _result(
         queue_id, offset, msg_id = header.queue_id, header.queue_offset, header.msg_id
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-    return SendResult(
-        status=status,
-        msg_id=encoded.msg_id,
-        offset_msg_id=msg_id,
-        queue=queue,
-        queue_offset=offset,
-    )
+    return send_result(status, encoded.msg_id, msg_id, queue, offset)
 
 
 def _send_error(

@@ -133,6 +133,12 @@ def run(main: Callable[[AsyncioScheduler], Coroutine[Any, Any, T]], *, uvloop: s
         return runner.run(_main_with_scheduler(main))
 
 
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new loop: one of uvloop if it is installed, otherwise asyncio's own."""
+    factory = _loop_factory("auto")
+    return asyncio.new_event_loop() if factory is None else factory()
+
+
 def loop_text() -> str:
     """Return the name and version of the event loop that :func:`run` uses."""
     try:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from struct import Struct, error
 from typing import Any, Final, NoReturn
@@ -82,14 +82,8 @@ _PLAIN_HEADER: Final = re.compile(
     rb'\{"code":%b,"flag":%b,"language":"JAVA","opaque":%b,"serializeTypeCurrentRPC":"JSON",'
     rb'"version":%b\}' % ((_PLAIN_NUMBER,) * 4)
 )
-_FLAT_HEADER: Final = re.compile(
-    rb'\{"code":%b,"extFields":\{([^{}\\]+)\},"flag":%b,"language":"([A-Z_]+)","opaque":%b,'
-    rb'(?:"remark":"([^"\\]*)",)?"serializeTypeCurrentRPC":"JSON","version":%b\}'
-    % ((_PLAIN_NUMBER,) * 4)
-)
-"""The header of a command with ext fields, without escapes."""
 _ONLY_TEXTS = {str}
-_ONLY_INTS = {int}
+_JSON_BLANKS: Final = " \t\n\r"
 _NUMBERS: Final = ("code", "opaque", "flag", "version")
 _PREFIX = Struct(">II")
 _WORD = Struct(">I")
@@ -165,10 +159,6 @@ def decode_command(frame: memoryview) -> RemotingCommand:
             code, flag, opaque, version = map(int, plain.groups())
             body = bytes(frame[header_end:])
             return RemotingCommand(code, opaque, flag, LANGUAGE_JAVA, version, None, {}, body)
-        flat = _FLAT_HEADER.fullmatch(frame, WORD_BYTES, header_end)
-        if flat is not None and (command := _decode_flat(flat)) is not None:
-            command.body = bytes(frame[header_end:])
-            return command
     header = bytes(frame[WORD_BYTES:header_end])
     if serialize_type == SERIALIZE_JSON:
         command = _decode_json(header)
@@ -295,24 +285,23 @@ def _text(header: bytes, position: int, size: int, end: int) -> tuple[str | None
 
 
 def _decode_json(header: bytes) -> RemotingCommand:
-    text = header.decode("utf-8", "replace")
+    text = header.decode("utf-8", "replace").strip(_JSON_BLANKS)
     try:
-        decoded = _JSON.decode(text)
-    except (ValueError, RecursionError):
+        decoded, end = _scan_json(text, 0)
+    except (StopIteration, ValueError, RecursionError):
+        end = -1
+    if end != len(text):
         decoded = _read_tolerantly(text)
     if not isinstance(decoded, dict):
         raise RemoteProtocolError(f"a JSON header is not an object but {type(decoded).__name__}")
-    numbers: list[Any] = list(map(decoded.get, _NUMBERS))
-    if (
-        set(map(type, numbers)) != _ONLY_INTS
-        or min(numbers) < -INT32_MAX - 1
-        or max(numbers) > INT32_MAX
+    get = decoded.get
+    code, opaque, flag, version = get("code"), get("opaque"), get("flag"), get("version")
+    if not (
+        type(code) is type(opaque) is type(flag) is type(version) is int
+        and 0 <= code | opaque | flag | version <= INT32_MAX
     ):
-        numbers = [_number(decoded, key) for key in _NUMBERS]
-    code, opaque, flag, version = numbers
-    remark = decoded.get("remark")
-    ext_fields = decoded.get("extFields")
-    language = decoded.get("language", "JAVA")
+        code, opaque, flag, version = [_number(decoded, key) for key in _NUMBERS]
+    remark, ext_fields, language = get("remark"), get("extFields"), get("language", "JAVA")
     return RemotingCommand(
         code,
         opaque,
@@ -324,32 +313,6 @@ def _decode_json(header: bytes) -> RemotingCommand:
         b"",
         SERIALIZE_JSON,
         header_type=None if ext_fields is None else CommandHeader,
-    )
-
-
-def _decode_flat(header: re.Match[bytes]) -> RemotingCommand | None:
-    """Return the command, or None if its ext fields are not plain strings."""
-    code, inner, flag, language, opaque, remark, version = header.groups()
-    text = inner.decode("utf-8", "replace")
-    items = text[1:-1].split('","')
-    # There is no quote but the four of each field.
-    if text[0] != '"' or text[-1] != '"' or text.count('"') != 4 * len(items):
-        return None
-    try:
-        ext_fields = dict([item.split('":"') for item in items])
-    except ValueError:
-        return None
-    return RemotingCommand(
-        int(code),
-        int(opaque),
-        int(flag),
-        LANGUAGE_JAVA if language == b"JAVA" else _language(language.decode()),
-        int(version),
-        None if remark is None else remark.decode("utf-8", "replace"),
-        ext_fields,
-        b"",
-        SERIALIZE_JSON,
-        header_type=CommandHeader,
     )
 
 
@@ -420,3 +383,5 @@ def _no_constant(name: str) -> NoReturn:
 
 # Numbers with a fraction keep their text: only ext values may have one, and those are strings.
 _JSON = json.JSONDecoder(parse_float=str, parse_constant=_no_constant, strict=False)
+# Its method decode() also looks for blanks around the text, which takes as long as all the rest.
+_scan_json: Callable[[str, int], tuple[object, int]] = _JSON.scan_once  # type: ignore[attr-defined]

@@ -400,7 +400,7 @@ def test_plain_messages_of_a_batch_are_encoded_like_others(wait: bool) -> None:
     ]
     ids = [f"{number:032X}" for number in range(len(messages))]
     expected = [
-        BatchItem(flag, body, property_string(message, unique_id))
+        BatchItem(flag, body, property_string(message, unique_id).encode())
         for flag, (body, message, unique_id) in enumerate(zip(bodies, messages, ids, strict=True))
     ]
     assert plain_batch_body(messages, ids, 200) == encode_batch_body(expected)

@@ -181,6 +181,26 @@ class SendResult:
     queue_offset: int
 
 
+_set_status = slot_setter(SendResult, "status")
+_set_msg_id = slot_setter(SendResult, "msg_id")
+_set_offset_msg_id = slot_setter(SendResult, "offset_msg_id")
+_set_result_queue = slot_setter(SendResult, "queue")
+_set_queue_offset = slot_setter(SendResult, "queue_offset")
+
+
+def send_result(
+    status: SendStatus, msg_id: str, offset_msg_id: str, queue: MessageQueue, queue_offset: int
+) -> SendResult:
+    """Return a result; the generated method takes twice as long."""
+    result = _new(SendResult)
+    _set_status(result, status)
+    _set_msg_id(result, msg_id)
+    _set_offset_msg_id(result, offset_msg_id)
+    _set_result_queue(result, queue)
+    _set_queue_offset(result, queue_offset)
+    return result
+
+
 @define(frozen=True, kw_only=True)
 class MessageExt:
     """A message received from a broker (Java: MessageExt).
@@ -325,11 +345,11 @@ def plain_batch_body(
 
 def property_string(
     message: Message, unique_id: str, reserved: Mapping[str, str] | None = None
-) -> bytes:
-    """Return the encoded properties of a checked message, including ``reserved`` ones."""
+) -> str:
+    """Return the properties of a checked message, including ``reserved`` ones."""
     wait = "true" if message.wait_store_ok else "false"
     if not (reserved or message.properties or message.keys or message.tags or message.delay_level):
-        return (_USUAL_PROPERTIES % (unique_id, wait)).encode()
+        return _USUAL_PROPERTIES % (unique_id, wait)
     pairs = {**message.properties, **(reserved or {})}
     if message.keys:
         pairs[names.PROPERTY_KEYS] = message.keys
@@ -347,7 +367,7 @@ def property_string(
         raise InvalidMessageError(
             f"the properties have {len(raw)} bytes, more than {PROPERTIES_BYTES_MAX}"
         )
-    return raw
+    return raw.decode()
 
 
 # ------------------------------------------------------------------------------ compression

@@ -36,6 +36,8 @@ class UniqueIds:
         self._counter = 0
         self._month_start_ms = 0
         self._month_end_ms = 0
+        self._last_ms = -1
+        self._last_head = ""
 
     def next(self) -> str:
         """Return the next id."""
@@ -54,13 +56,16 @@ class UniqueIds:
     def _head(self) -> str:
         """Return what precedes the counter in the ids of this moment."""
         now_ms = self._clock.now_ms()
+        if now_ms == self._last_ms:
+            return self._last_head
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = month_start_ms(now_ms)
         since_ms = now_ms - self._month_start_ms
         if -_CLOCK_STEP_BACK_MS < since_ms < 0:
             since_ms = 0
         # A clock set back by months still yields an id: only the low bits count.
-        return f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}"
+        self._last_ms, self._last_head = now_ms, f"{self._prefix}{since_ms & 0xFFFFFFFF:08X}"
+        return self._last_head
 
 
 def month_start_ms(now_ms: int) -> tuple[int, int]:
