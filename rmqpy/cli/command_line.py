@@ -12,6 +12,7 @@ that the other commands do not slow down the start of a broker.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,10 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "completion": ("completion",),
 }
 """The modules of this package, each with the commands that it adds."""
+YOUNG_OBJECTS = 100_000
+"""How many objects a command may add before Python looks for cycles among them: nearly all that
+describe a large store stay alive until the end.
+"""
 
 
 def run(words: Sequence[str], **given: object) -> int:
@@ -57,8 +62,11 @@ def run(words: Sequence[str], **given: object) -> int:
             level=options.log_level,
             path=getattr(options, "log_file", None),
         )
-        result = command(options)
-        if not getattr(options, "serves", False):
+        if getattr(options, "serves", False):
+            result = command(options)
+        else:
+            gc.set_threshold(YOUNG_OBJECTS)
+            result = command(options)
             _refuse_lost_pages()
         sys.stdout.flush()
         return result

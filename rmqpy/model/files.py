@@ -89,7 +89,10 @@ class FileLock(Protocol):
 
 
 class DirectoryEntry(NamedTuple):
-    """A name in a directory. A symbolic link counts as what it leads to."""
+    """A name in a directory. A symbolic link counts as what it leads to.
+
+    Size and time are those of a file; 0 for a directory.
+    """
 
     name: str
     is_dir: bool

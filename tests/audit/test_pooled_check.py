@@ -11,8 +11,12 @@ from attrs import evolve
 
 from rmqpy.audit.checks import engine
 from rmqpy.audit.checks.engine import AuditOptions, StoreAudit, audit_store
-from rmqpy.audit.checks.pooled_check import PooledQueues
+from rmqpy.audit.checks.pooled_check import LOOK_AHEAD_BYTES, PooledQueues, pool_queues
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
+from rmqpy.codec.tally.backend import queue_digest
+from rmqpy.codec.tally.pooled import PooledUnits, pool_units_in_python
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.store.files.disk import OsFileSystem
 
 StoreOf = Callable[[str], Path]
@@ -116,3 +120,39 @@ def test_damage_of_a_queue_is_not_proven_clean(
         queue.write_bytes(changed[damage])
     assert compared(store)
     assert proofs == [False]
+
+
+UNITS = (1, 200, 204, 205, 409, 410, 3000, 3276, 3277, 4000)
+"""Numbers of units: below, at, and above those of a part of a file that is read before the rest."""
+
+
+@pytest.mark.parametrize("count", UNITS)
+def test_queues_of_any_length_are_read_whole(count: int, tmp_path: Path) -> None:
+    """Units in a file that is too large to be read at once, and what follows them."""
+    folder = tmp_path / "consumequeue/T/3"
+    folder.mkdir(parents=True)
+    units = b"".join(QUEUE_UNIT.pack(100 * number, 100, 7) for number in range(count))
+    file = folder / f"{0:020d}"
+    file.write_bytes(units + bytes(QUEUE_UNIT.size * 6000 - len(units)))
+    expected = PooledUnits(queue=queue_digest(b"T", 3))
+    assert pool_units_in_python(memoryview(units), 0, expected) == len(units)
+
+    def read() -> PooledQueues:
+        directory = read_directory(OsFileSystem(), str(tmp_path))
+        return pool_queues(OsFileSystem(), directory, map, 0, None)
+
+    found = read()
+    assert found.certain and (found.count, found.sum) == (count, expected.sum)
+    (bounds,) = found.bounds
+    assert (bounds.min_offset, bounds.max_offset) == (0, count)
+    assert bounds.end_physical == 100 * count
+    for place in (len(units) + 20, len(units) + LOOK_AHEAD_BYTES - 1):
+        with file.open("r+b") as opened:
+            opened.seek(place)
+            opened.write(b"\1")
+            opened.flush()
+            assert not read().certain
+            opened.seek(place)
+            opened.write(b"\0")
+            opened.flush()
+    assert read().certain

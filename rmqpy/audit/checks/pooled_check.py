@@ -28,6 +28,11 @@ LOOK_AHEAD_BYTES: Final = 4096
 BATCH_QUEUES: Final = 256
 READ_BYTES_MAX: Final = 64 << 10
 """The size up to which reading a file costs less than mapping it."""
+HEADS: Final = 2 * LOOK_AHEAD_BYTES, READ_BYTES_MAX
+"""How much of a larger file is read first: with many queues, most files have a few units at their
+start, and the system would read 128 KiB of each that is mapped.
+"""
+_ZEROS: Final = bytes(LOOK_AHEAD_BYTES)
 _MASK64: Final = (1 << 64) - 1
 
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
@@ -139,17 +144,24 @@ class PoolTask:
             or any(file.size != size for file in segments.files)
         )
         for file in segments.files:
-            view = self._view(file)
-            position = 0
+            if ended and self.high is not None:
+                break
+            view, position = memoryview(b""), 0
+            for length in (*HEADS, file.size):
+                view = self._head(file, length)
+                if not ended:
+                    number = (file.first_offset + position) // QUEUE_UNIT_SIZE
+                    position += pool_units(view[position:], number, units)
+                if len(view) == file.size or len(view) - position >= LOOK_AHEAD_BYTES:
+                    break
             if not ended:
-                position = pool_units(view, file.first_offset // QUEUE_UNIT_SIZE, units)
                 ended = position < size
                 end += position // QUEUE_UNIT_SIZE
             if position and units.count:
                 offset, length, _ = QUEUE_UNIT.unpack_from(view, position - QUEUE_UNIT_SIZE)
                 end_physical = offset + length
-            following = view[position : position + LOOK_AHEAD_BYTES]
-            if ended and self.high is None and bytes(following).strip(b"\0"):
+            following = bytes(view[position : position + LOOK_AHEAD_BYTES])
+            if ended and self.high is None and following != _ZEROS[: len(following)]:
                 units.irregular = True
         return QueueBounds(
             topic=queue.topic,
@@ -159,7 +171,14 @@ class PoolTask:
             end_physical=end_physical,
         )
 
-    def _view(self, file: LogFile) -> memoryview:
+    def _head(self, file: LogFile, length: int) -> memoryview:
+        """Return the first ``length`` bytes of a file, or all of a small one."""
         if file.size <= READ_BYTES_MAX:
             return memoryview(self.files.read_bytes(file.path))
-        return map_file(self.files, file.path)
+        if length >= file.size:
+            return map_file(self.files, file.path)
+        opened = self.files.open_readonly(file.path)
+        opened.use_in_place()
+        head = opened.read(0, length)
+        opened.close()
+        return memoryview(head)

@@ -31,7 +31,6 @@ def read_rocksdb_content(
     """Return ``unread`` with what RocksDB contains, and what is wrong there."""
     found: list[UnreadData] = []
     damage: list[Damage] = []
-    able = can_read_rocksdb()
     for each in unread:
         # A RocksDB without its manifest is reported already; files in memory have no folder.
         if (
@@ -40,7 +39,7 @@ def read_rocksdb_content(
             or missing_manifest(files, each.path)
         ):
             found.append(each)
-        elif not able:
+        elif not can_read_rocksdb():
             found.append(evolve(each, found=each.found + _INSTALL))
         else:
             try:

@@ -142,11 +142,11 @@ def _picture(
 
 def _tables(options: argparse.Namespace, stack: ExitStack) -> AuditTables | None:
     """Return the writer of ``--tables``, or None without this option."""
+    if options.tables is None:
+        return None
     from rmqpy.pipeline.jobs.report_tables import AuditTables
     from rmqpy.pipeline.spark.session import check_package
 
-    if options.tables is None:
-        return None
     if options.tables_format == "parquet":
         check_package("pyarrow")
     return stack.enter_context(AuditTables(options.tables, options.tables_format))

@@ -160,8 +160,6 @@ def print_skipped(skipped: Iterable[SkippedRange]) -> None:
 
 def takes_spark(options: argparse.Namespace, places: Iterable[StorePlace]) -> bool:
     """Return whether Spark does the work. Raise RmqError for options of Spark without Spark."""
-    from rmqpy.pipeline.spark.session import is_installed
-
     if options.engine == "local":
         for name in SPARK_OPTIONS:
             if getattr(options, name.replace("-", "_")):
@@ -171,4 +169,8 @@ def takes_spark(options: argparse.Namespace, places: Iterable[StorePlace]) -> bo
         return True
     if options.master is not None or options.remote is not None:
         return True
-    return log_bytes(places) >= AUTO_SPARK_BYTES and is_installed()
+    if log_bytes(places) < AUTO_SPARK_BYTES:
+        return False
+    from rmqpy.pipeline.spark.session import is_installed
+
+    return is_installed()

@@ -20,8 +20,6 @@ from rmqpy.cli.parsing import (
 )
 from rmqpy.cli.pipeline.engine import engine_option, spark_of, spark_options, takes_spark
 from rmqpy.cli.pipeline.places import StorePlace, log_bytes, refuse_elsewhere
-from rmqpy.cli.upgrade.base.contexts import locked
-from rmqpy.cli.upgrade.base.replicas import local_replicas, now_ms
 from rmqpy.model.text import count_text
 
 if TYPE_CHECKING:
@@ -54,6 +52,8 @@ def add_verb(verbs: Commands) -> None:
 
 def _rebuild(options: argparse.Namespace) -> int:
     """Rebuild, and print or apply the plan. Return 2 if the log lacks messages of a queue."""
+    from rmqpy.cli.upgrade.base.contexts import locked
+    from rmqpy.cli.upgrade.base.replicas import local_replicas
     from rmqpy.upgrade.plan.engine import apply_plan
     from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
     from rmqpy.upgrade.steps.install_rebuilt import build_folder, drop_unused, plan_rebuilt
@@ -97,6 +97,7 @@ def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     Raise UpgradeRefusedError if a broker is running, if there is no log, or if a plan is half done.
     """
     from rmqpy.audit.facts.reader import read_facts
+    from rmqpy.cli.upgrade.base.replicas import now_ms
     from rmqpy.store.upgrade_guard import upgrade_work
     from rmqpy.upgrade.plan.journal import load_journal
     from rmqpy.upgrade.plan.node_context import NodeContext, UpgradeRefusedError

@@ -31,6 +31,7 @@ LOCK_CONTENT = b"lock"
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 _allocate = getattr(os, "posix_fallocate", None)  # macOS has none
+_advise = getattr(os, "posix_fadvise", None)  # neither
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -112,6 +113,8 @@ class DiskFile:
         parts = []
         end = position + length
         with self._descriptor() as fd:
+            if self._in_place:
+                _read_nothing_ahead(fd)
             while position < end:
                 try:
                     part = os.pread(fd, end - position, position)
@@ -238,6 +241,11 @@ class DiskLock:
             self._held.discard(self._identity)
 
 
+def _read_nothing_ahead(fd: int) -> None:
+    if _advise is not None:
+        _advise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+
+
 def sync_file_system(path: str) -> None:
     """Sync everything that was written to the file system of ``path``: with thousands of new files,
     that is far cheaper than syncing each.
@@ -339,13 +347,16 @@ class OsFileSystem:
         with entries:
             for entry in entries:
                 try:
+                    if entry.is_dir():
+                        found.append(DirectoryEntry(entry.name, True, 0, 0))
+                        continue
                     status = entry.stat()
                 except FileNotFoundError:
                     if entry.is_symlink():  # of a disk that is not mounted, say
                         raise
                     continue  # It was renamed or deleted since it was listed.
                 mtime_ms = status.st_mtime_ns // 1_000_000
-                found.append(DirectoryEntry(entry.name, entry.is_dir(), status.st_size, mtime_ms))
+                found.append(DirectoryEntry(entry.name, False, status.st_size, mtime_ms))
         return sorted(found)
 
     def size_of(self, path: str) -> int:

@@ -136,7 +136,7 @@ class ReplicaRequests:
                 continue
             real = files.resolve(self.replica.absolute(path))
             if real not in without:
-                yield path, True, 0, entry.mtime_ms, ""
+                yield path, True, 0, files.mtime_ms(self.replica.absolute(path)), ""
                 yield from self._rows(f"{path}/", (*without, real))
 
     def _row(self, path: str) -> Row:
