@@ -18,7 +18,9 @@ file                  the first segment of its log or queue is the same
 A discarded entry keeps its place, and the queues of its topic stay known: it is learned again from
 one request. No table is emptied because it is full: names grow with their number; the arrays are
 reserved and cost nothing until they are used; of readers beyond ``READERS_MAX``, each takes the
-place of one that is discarded, and without such a place it is not learned.
+place of one that is discarded, and without such a place it is not learned. Of queues beyond
+``mapped_queues_max``, each takes the mappings of the one that was learned first, because the system
+limits the number of mappings.
 """
 
 from __future__ import annotations
@@ -111,6 +113,11 @@ class CFiles:
         view = self._mapped[file] = memory_of(file.view)
         self.views[(offset - self._first_offset) // self.segments.file_size] = view
 
+    def forget(self, target: Cdata) -> None:
+        """Keep no segment mapped."""
+        self._mapped.clear()
+        self.renew(target)
+
 
 @define(slots=True, eq=False, repr=False)
 class _Queue:
@@ -187,6 +194,8 @@ class FastPathTables:
         self._topic_order: list[str] = []
         self._queues: dict[QueueName, _Queue] = {}
         self._queue_names: list[QueueName] = []
+        self._mapped: dict[_Queue, None] = {}
+        """The queues whose files C has, in the order in which they were learned."""
         self._readers: dict[tuple[str, str], int] = {}
         self._reader_names: list[tuple[str, str]] = []
         self._reader_codes: dict[int, Cdata] = {}
@@ -433,7 +442,6 @@ class FastPathTables:
             known = _Queue(number, queue, state, CFiles(queue.segments))
             self._queues[topic, queue_id] = known
             self._queue_names.append((topic, queue_id))
-            self._sources.store.queues.shared.add(queue)
             self._core.queues[number].state = state
             known.files.renew(self._core.queues[number].files)
             # The hold in C is searched at the next arrival, whether or not a pull waits there.
@@ -441,6 +449,8 @@ class FastPathTables:
                 (topic, queue_id) in self._watched
             )
         slot.queues[queue_id] = known.number
+        if known not in self._mapped:
+            self._share(known)
         target = self._core.queues[known.number]
         file = queue.segments.find(queue.state[END_STATE])
         if file is None:
@@ -451,6 +461,24 @@ class FastPathTables:
             target.tail_first = file.first_offset
         target.tail_capacity = file.reserved_position if file is not None else 0
         return True
+
+    def _share(self, queue: _Queue) -> None:
+        """Let C have the files of a queue, instead of those of another one if it has too many."""
+        if len(self._mapped) >= self._sources.mapped_queues_max:
+            self._take_back(next(iter(self._mapped)))
+        self._mapped[queue] = None
+        self._sources.store.queues.shared.add(queue.queue)
+
+    def _take_back(self, queue: _Queue) -> None:
+        """Close the files of a queue; C hands its next request to Python."""
+        del self._mapped[queue]
+        target = self._core.queues[queue.number]
+        target.tail, target.tail_capacity, queue.tail = ffi.NULL, 0, None
+        queue.files.forget(target.files)
+        queues = self._sources.store.queues
+        queues.shared.discard(queue.queue)
+        queues.touched.add(queue.queue)
+        queue.queue.close()
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
         """Set whether Python holds a pull that waits for a message in this queue."""

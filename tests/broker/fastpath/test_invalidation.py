@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness.calls import asked, calls
@@ -81,9 +82,9 @@ def run(side: Side, *commands: RemotingCommand) -> list[RemotingCommand]:
     return answers
 
 
-def learned(pair: MakeBrokerPair) -> BrokerPair:
+def learned(pair: MakeBrokerPair, **settings: Any) -> BrokerPair:
     """Return brokers with messages in each queue of T, of which C knows the queues and CG."""
-    both = pair()
+    both = pair(**settings)
     for side in both:
         side.connect(("10.0.0.1", 1234))
         run(side, heartbeat("CG"))
@@ -260,3 +261,22 @@ def test_the_fast_path_asks_for_slaves_once_for_all_sends_of_a_turn(
     assert fast.handed_back[310] == before, "the fast path has answered them"
     asks = {"required_marks": 1, "in_sync_count": 1}
     assert asked(found) == (asks if role is BrokerRole.SYNC_MASTER else {})
+
+
+def test_queues_take_turns_if_c_may_not_have_the_files_of_all(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = learned(pair, mapped_queues_max=2)
+    fast = both[1]
+    queues = fast.harness.store.queues
+    for _ in range(3):
+        assert use_all(both[0]) == use_all(fast)
+        assert {queue.name for queue in queues.shared} == {("T", 2), ("T", 3)}
+        assert {queue.name for queue in queues if queue.is_open} == {("T", 2), ("T", 3)}
+    both[1].handed_back.clear()
+    for side in both:
+        run(side, send(queue_id=2), pull(queue_id=2), send(queue_id=3))
+    assert not fast.handed_back, "C has the files of these"
+    for side in both:
+        side.harness.store.flush_tracker.flush_queues()
+    assert_same(both)
