@@ -3,8 +3,11 @@
 * Two builds of the same sources in different folders are equal, byte for byte.
 * The wheel is for CPython 3.11 and later (abi3), needs no other library, and has its bill of
   materials.
-* The C core compiles for the other platforms of a release, without warnings.
+* The C core compiles for the other platforms of a release, without warnings, and a wheel is built
+  for each other Linux.
 * It is installed in a clean environment of each Python that is found, and the demo runs to its end.
+* With ``--root DIR``, pip chooses one of the wheels in the root file system of another platform
+  (from ``debootstrap --arch=arm64 --include=python3-venv``, with qemu-user-static) and runs it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ TARGETS = (
     "x86_64-macos.11.0",
     "aarch64-macos.11.0",
 )
+CROSS_BUILT = ("aarch64-linux-gnu.2.28", "x86_64-linux-musl", "aarch64-linux-musl")
 SDIST_BYTES_MAX = 3 << 20
 WHEEL_BYTES_MAX = 3 << 20
 
@@ -125,15 +129,74 @@ def validate_bill(document: object) -> None:
 
 
 def compile_for_others(work: Path) -> None:
-    """Compile all C files for each platform of a release."""
+    """Compile all C files for each platform of a release, and link them with its C library alone,
+    so that a function that it lacks is found.
+    """
     sources = sorted((ROOT / "native").glob("*.c"))
-    flags = ["-c", "-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"]
+    flags = ["-O1", "-std=c11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden", "-fPIC"]
     for target in TARGETS:
         out = work / "objects" / target
         out.mkdir(parents=True)
+        compiler = (sys.executable, "-m", "ziglang", "cc", "-target", target)
         for source in sources:
-            run(sys.executable, "-m", "ziglang", "cc", "-target", target, *flags, source, cwd=out)
-        expect(len(list(out.glob("*.o"))) == len(sources), f"the C core compiles for {target}")
+            run(*compiler, "-c", *flags, source, cwd=out)
+        objects = sorted(out.glob("*.o"))
+        expect(len(objects) == len(sources), f"the C core compiles for {target}")
+        defined = ["-Wl,-z,defs"] if "linux" in target else []
+        run(*compiler, "-shared", *defined, "-o", out / "core", *objects)
+        expect(True, f"{target} has every function that the C core calls")
+
+
+def cross_build(source: Path, target: str, work: Path) -> Path:
+    """Return a wheel for ``target``, compiled by zig, tagged with the oldest systems it runs on."""
+    architecture, _, libc = target.split("-")
+    out = work / "cross" / target
+    compiler = f"{sys.executable} -m ziglang cc -target {target} -fno-sanitize=undefined"
+    # Without isolation, because pip would install cffi for the other platform.
+    run(
+        *(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source),
+        CC=compiler,
+        LDSHARED=f"{compiler} -shared -s",
+        _PYTHON_HOST_PLATFORM=f"linux-{architecture}",
+    )
+    shutil.rmtree(source / "build")
+    (wheel,) = out.iterdir()
+    if libc == "musl":
+        # zig calls musl libc.so; auditwheel would take it for the linker script of that name.
+        run(sys.executable, "-m", "wheel", "unpack", "--dest", out, wheel)
+        (unpacked,) = (each for each in out.iterdir() if each.is_dir())
+        core = unpacked / "rmqpy" / "_native.abi3.so"
+        run("patchelf", "--replace-needed", "libc.so", f"libc.musl-{architecture}.so.1", core)
+        run(sys.executable, "-m", "wheel", "pack", "--dest-dir", out, unpacked)
+    run("auditwheel", "repair", "--wheel-dir", out / "repaired", wheel)
+    (repaired,) = (out / "repaired").iterdir()
+    expect(
+        ("musllinux" if libc == "musl" else "manylinux") in repaired.name,
+        f"wheel: {repaired.name}, {repaired.stat().st_size} bytes",
+    )
+    return repaired
+
+
+def run_in_root(root: Path, wheels: Sequence[Path]) -> None:
+    """Let pip choose a wheel in a root file system, and run what a user would."""
+    place = root / "rmqpy-wheels"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for file in (*wheels, ROOT / "tests" / "packaging" / "smoke.py"):
+        shutil.copy(file, place)
+    enter = ("chroot", root, "sh", "-c", f'cd /{place.name} && exec "$@"', "sh")
+    run(*enter, "python3", "-m", "venv", "venv")
+    pip = ("venv/bin/pip", "install", "--find-links", ".", "--only-binary", ":all:", "--pre")
+    run(*enter, *pip, f"rmqpy[test]=={wheels[0].name.split('-')[1]}")
+    report = run(*enter, "venv/bin/rmqpy", "--version")
+    words = (
+        "import platform, sysconfig; "
+        "print(platform.python_version(), sysconfig.get_config_var('SOABI'))"
+    )
+    python = run(*enter, "venv/bin/python", "-c", words).strip()
+    expect("core: C\n" in report, f"{root}: Python {python}: pip chose a wheel with the C core")
+    run(*enter, "venv/bin/pytest", "-p", "no:cacheprovider", "--rootdir=.", "smoke.py")
+    print("ok: brokers, clients, and tools (tests/packaging/smoke.py)", flush=True)
 
 
 def pythons(given: Sequence[str]) -> list[str]:
@@ -176,6 +239,9 @@ def main() -> None:
     parser.add_argument(
         "--python", action="append", default=[], help="an interpreter to install for"
     )
+    parser.add_argument(
+        "--root", action="append", type=Path, default=[], help="a root file system to install in"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="copy sdist and wheel there")
     options = parser.parse_args()
     epoch = run("git", "log", "-1", "--format=%ct", cwd=ROOT).strip()
@@ -185,14 +251,18 @@ def main() -> None:
         sdist, wheel = build_twice(work)
         repaired = repair(wheel, work)
         check_content(repaired)
+        compile_for_others(work)
+        (source,) = (work / "a").iterdir()
+        wheels = [repaired, *(cross_build(source, target, work) for target in CROSS_BUILT)]
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
-            for file in (sdist, repaired):
+            for file in (sdist, *wheels):
                 shutil.copy(file, options.keep)
-        compile_for_others(work)
         for number, python in enumerate(pythons(options.python)):
             install_and_run(python, repaired, work, demo=number == 0)
         install_and_run(sys.executable, sdist, work, demo=False)
+        for root in options.root:
+            run_in_root(root, wheels)
 
 
 if __name__ == "__main__":
