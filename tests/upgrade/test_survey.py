@@ -20,7 +20,14 @@ from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.checks.log_comparison import Relation, compare_logs
 from rmqpy.upgrade.checks.replica import LinkedReplica, LocalReplica
 from rmqpy.upgrade.checks.requests import ReplicaRequests
-from rmqpy.upgrade.plan.node_context import CHUNK, range_digest
+from rmqpy.upgrade.plan.node_context import (
+    ABSENT,
+    CHUNK,
+    content_digest,
+    is_tree,
+    range_digest,
+    tree_digest,
+)
 from rmqpy.upgrade.plan.survey import Survey, SurveyPlan
 
 DATA = Path(__file__).parent / "data"
@@ -168,3 +175,41 @@ def test_the_hole_at_the_end_of_a_file_is_not_read(
         hashlib.md5(content).hexdigest()
     )
     assert ends and max(ends) <= CHUNK
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 65536, 65537, 300_000])
+def test_a_digest_of_content_depends_on_all_but_the_zeros_at_the_end(
+    count: int, tmp_path: Path
+) -> None:
+    written, sparse = (tmp_path / name for name in ("written", "sparse"))
+    content = b"\0" * (count // 2) + b"unit" * (count // 8) + b"\1" * bool(count)
+    written.write_bytes(content + bytes(400_000 - len(content)))
+    with sparse.open("wb") as file:
+        file.write(content)
+        file.truncate(400_000)
+
+    def digest(path: Path) -> str:
+        return content_digest(OsFileSystem(), os.fspath(path))
+
+    expected = f"400000 {hashlib.md5(content).hexdigest()}"
+    assert digest(written) == digest(sparse) == expected
+    for place in {max(len(content) - 1, 0), len(content), 399_999}:
+        data = bytearray(written.read_bytes())
+        data[place] ^= 2
+        sparse.write_bytes(data)
+        assert digest(sparse) != expected
+    sparse.write_bytes(content)
+    assert digest(sparse) == f"{len(content)} {hashlib.md5(content).hexdigest()}"
+
+
+def test_a_folder_is_known_by_the_digest_of_an_earlier_version(tmp_path: Path) -> None:
+    files, root = OsFileSystem(), os.fspath(tmp_path)
+    (tmp_path / "T/0").mkdir(parents=True)
+    content = b"unit" + bytes(36)
+    (tmp_path / "T/0/00000000000000000000").write_bytes(content)
+    row = f"/T/0/{0:020d} 40 {hashlib.md5(content).hexdigest()}"
+    earlier = hashlib.md5(row.encode()).hexdigest()
+    assert is_tree(files, root, earlier) and is_tree(files, root, tree_digest(files, root))
+    (tmp_path / "T/0/00000000000000000000").write_bytes(b"\1" + content[1:])
+    assert not is_tree(files, root, earlier)
+    assert is_tree(files, f"{root}/none", ABSENT) and not is_tree(files, f"{root}/none", earlier)

@@ -97,7 +97,7 @@ class _FactsReader:
 
     def read(self, bounds: tuple[QueueBounds, ...] | None, until: int | None) -> StoreFacts:
         directory, files = self.directory, self.files
-        queues = bounds or tuple(_read_bounds(files, directory))
+        queues = tuple(_read_bounds(files, directory)) if bounds is None else bounds
         confirmed = None
         if self.running:
             confirmed = max((queue.end_physical for queue in queues), default=0)

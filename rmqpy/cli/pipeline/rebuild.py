@@ -104,7 +104,8 @@ def _node_context(replica: LocalReplica) -> tuple[NodeContext, StoreFacts]:
     from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
     files, root = replica.files, replica.root
-    facts = read_facts(files, root, replica.plan.settings)
+    # A stopped broker's log needs no queue to be read, and these are to be replaced.
+    facts = read_facts(files, root, replica.plan.settings, bounds=())
     if facts.running:
         raise UpgradeRefusedError(
             f"{replica.name}: found a broker that runs in this directory, expected none;"

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from attrs import define, field
 
+from rmqpy.codec.backend import content_end
 from rmqpy.codec.layout import ENTRY_HEADER_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import RmqError
@@ -18,6 +19,10 @@ from rmqpy.model.progress import NoProgress, StartProgress
 
 CHUNK = 4 << 20
 """The number of bytes that are read, compared, or sent at a time."""
+READ_BYTES_MAX = 64 << 10
+"""The length up to which reading a file costs less than mapping it."""
+CONTENTS = "contents "
+"""What digests of folders begin with. In an earlier version they had those of whole files."""
 _ZEROS = memoryview(bytes(CHUNK))
 
 ABSENT = "absent"
@@ -151,14 +156,44 @@ def data_bytes(files: FileSystem, path: str) -> int:
 
 
 def tree_digest(files: FileSystem, folder: str) -> str:
-    """Return the md5 over names, lengths, and bytes of all files below a folder, or ``absent``."""
+    """Return a digest over names, lengths, and bytes of all files below a folder, or ``absent``."""
     if not files.is_dir(folder):
         return ABSENT
+    rows = [
+        f"{path.removeprefix(folder)} {content_digest(files, path)}"
+        for path in tree_files(files, folder)
+    ]
+    return CONTENTS + digest_of("\n".join(rows).encode())
+
+
+def is_tree(files: FileSystem, folder: str, digest: str) -> bool:
+    """Return whether a folder has the digest of a plan, also of one of an earlier version."""
+    if digest == ABSENT or digest.startswith(CONTENTS) or not files.is_dir(folder):
+        return tree_digest(files, folder) == digest
     rows = [
         f"{path.removeprefix(folder)} {files.size_of(path)} {range_digest(files, path)}"
         for path in tree_files(files, folder)
     ]
-    return digest_of("\n".join(rows).encode())
+    return digest_of("\n".join(rows).encode()) == digest
+
+
+def content_digest(files: FileSystem, path: str) -> str:
+    """Return the length of a file and the md5 of its bytes without the zeros at its end.
+
+    The files of 50,000 queues have 300 GB of such zeros.
+    """
+    file = files.open_readonly(path)
+    try:
+        end = file.data_end(0)
+        if end <= READ_BYTES_MAX:
+            file.use_in_place()
+            view = memoryview(file.read(0, min(end, file.size)))
+        else:
+            view = file.view
+        view = view[: content_end(view[: min(end, len(view))], 0)]
+        return f"{file.size} {digest_of(view)}"
+    finally:
+        file.close()
 
 
 def tree_files(files: FileSystem, folder: str) -> list[str]:

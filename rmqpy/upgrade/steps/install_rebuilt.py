@@ -11,8 +11,8 @@ from rmqpy.model.files import FileSystem
 from rmqpy.upgrade.plan.keep import keep_folder
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
+    content_digest,
     fingerprint_log,
-    range_digest,
     tree_digest,
     tree_files,
 )
@@ -47,29 +47,29 @@ def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> P
         build_folder(context),
     )
     log = fingerprint_log(context)
-    ops: list[Op] = [
-        Install(
-            path=f"{root}/{name}",
-            made=f"{built}/{name}",
-            aside=f"{keep}/{name}",
-            after=tree_digest(context.files, f"{built}/{name}"),
-            log=log,
-            why="built from the log",
+    ops: list[Op] = []
+    for name, digest in ((QUEUES, tree_digest), (INDEX, _index_digest)):
+        old, made = f"{root}/{name}", f"{built}/{name}"
+        found = digest(context.files, made)
+        if digest(context.files, old) == found:
+            continue
+        after = found if digest is tree_digest else tree_digest(context.files, made)
+        ops.append(
+            Install(
+                path=old,
+                made=made,
+                aside=f"{keep}/{name}",
+                after=after,
+                log=log,
+                why="built from the log",
+            )
         )
-        for name, same in ((QUEUES, _same_queues), (INDEX, _same_index))
-        if not same(context.files, f"{root}/{name}", f"{built}/{name}")
-    ]
     node = NodePlan(replica=replica, root=root, keep=keep, ops=tuple(ops))
     return Plan(steps=(STEP,), nodes=(node,), facts=facts)
 
 
-def _same_queues(files: FileSystem, old: str, built: str) -> bool:
-    return tree_digest(files, old) == tree_digest(files, built)
-
-
-def _same_index(files: FileSystem, old: str, built: str) -> bool:
-    """Compare files in order, not by name: index files are named after their time of creation."""
-    if not files.is_dir(old):
-        return not tree_files(files, built)
-    sides = ([range_digest(files, path) for path in tree_files(files, at)] for at in (old, built))
-    return next(sides) == next(sides)
+def _index_digest(files: FileSystem, folder: str) -> str:
+    """Return a digest of the files in order, without their names: these are times of creation. A
+    folder without files is one that is missing.
+    """
+    return "\n".join(content_digest(files, path) for path in tree_files(files, folder))

@@ -16,8 +16,8 @@ from rmqpy.upgrade.plan.node_context import (
     NodeContext,
     data_bytes,
     fingerprint_log,
+    is_tree,
     range_digest,
-    tree_digest,
 )
 from rmqpy.upgrade.plan.operations.operation import Op, OpState
 from rmqpy.upgrade.plan.stage import LOG, Stage, known_digest, learned_of
@@ -215,9 +215,9 @@ class Install(Op):
     def state(self, context: NodeContext) -> OpState:
         files = context.files
         if not files.is_dir(self.made):
-            installed = tree_digest(files, self.path) == self.after
+            installed = is_tree(files, self.path, self.after)
             return OpState.AFTER if installed else OpState.OTHER
-        if files.exists(self.aside) or tree_digest(files, self.made) != self.after:
+        if files.exists(self.aside) or not is_tree(files, self.made, self.after):
             return OpState.OTHER
         return OpState.BEFORE if fingerprint_log(context) == self.log else OpState.OTHER
 
