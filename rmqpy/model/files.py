@@ -7,7 +7,7 @@ written with ``write`` (pwrite); a write is visible in the mapping immediately.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 FileIdentity = tuple[int, int, int, int]
 """(inode, length, time of the last write, time of the last change of the file or its metadata).
@@ -100,8 +100,16 @@ class DirectoryEntry(NamedTuple):
     mtime_ms: int
 
 
+MAPPINGS_MAX: Final = 1 << 20
+"""The number of mappings of a process where the system names no limit."""
+
+
 class FileSystem(Protocol):
     """A directory tree. Paths are absolute, as strings with ``/``."""
+
+    @property
+    def mappings_max(self) -> int:
+        """The number of mappings that the system allows a process."""
 
     def open(self, path: str, *, size: int | None = None) -> StoreFile:
         """Open a file for reading and writing. With ``size``, create it as a sparse file of that
@@ -167,6 +175,12 @@ class FileSystem(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make creations and removals in this directory durable, and the name of the directory
         itself if it is new.
+        """
+
+    def sync_all(self, path: str) -> bool:
+        """Make everything durable that was written to the file system of ``path``, or return False
+        if the operating system has no call for that. With many files it is far cheaper than to sync
+        each. May run in a worker thread. Raises OSError.
         """
 
     def lock(self, path: str) -> FileLock:

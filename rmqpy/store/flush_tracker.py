@@ -29,6 +29,10 @@ from rmqpy.store.startup import StoreParts
 
 UNSAVED_MAX = 128 << 20
 """The number of bytes of the log after the last recovery point at which a new one is due."""
+SYNC_EACH_MAX = 256
+"""The number of queues up to which each is synced: more have the file system synced once, which
+takes seconds instead of minutes with 200,000 (:meth:`FileSystem.sync_all`).
+"""
 FLUSHES_MAX = 16
 """The maximum number of flush tasks that run at the same time."""
 
@@ -53,6 +57,8 @@ class QueueFlush:
     caller reports it with :meth:`FlushTracker.queues_flushed`.
     """
 
+    files: FileSystem
+    directory: str
     queues: tuple[QueueSync, ...]
     index: IndexSync | None
     checkpoint: StoreCheckpoint
@@ -62,8 +68,9 @@ class QueueFlush:
     save_point: Callable[[], None]
 
     def run(self) -> None:
-        for queue in self.queues:
-            queue.run()
+        if len(self.queues) <= SYNC_EACH_MAX or not self.files.sync_all(self.directory):
+            for queue in self.queues:
+                queue.run()
         if self.index is not None:
             self.index.run()
         self.checkpoint.write(self.times, self.log_min_offset, self.dispatched_offset)
@@ -175,8 +182,9 @@ class FlushTracker:
         save_point = _save_nothing
         if removals == self._queues.removals:  # Otherwise the ends may be those of deleted queues.
             save_point = self._point_saver()
+        files, folder = self._files, self._paths.consume_queue
         low = self.log.min_offset
-        return QueueFlush(queues, index, checkpoint, times, low, cursor, save_point)
+        return QueueFlush(files, folder, queues, index, checkpoint, times, low, cursor, save_point)
 
     def _take_queue_syncs(self) -> Steps[tuple[QueueSync, ...]]:
         """Return the syncs of the queues that are not durable, and note the ends of all queues that

@@ -23,7 +23,7 @@ from collections import defaultdict
 from attrs import define, field
 
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import DirectoryEntry, FileIdentity
+from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity
 
 PAGE_BYTES = 512
 """The unit in which unsynced bytes reach the disk; small, because the files of tests are."""
@@ -159,6 +159,7 @@ class MemoryFiles:
     total_bytes: int = 1 << 40
     free_bytes: int = 1 << 39
     inodes_left: int | None = None
+    mappings_max: int = MAPPINGS_MAX
     _durable_names: dict[str, MemoryNode] = field(factory=dict)
     _faults: dict[tuple[str, str], int] = field(factory=dict)
 
@@ -371,6 +372,9 @@ class MemoryFiles:
                     self._durable_names[entry] = self.nodes[entry]
                 else:
                     del self._durable_names[entry]
+
+    def sync_all(self, path: str) -> bool:
+        return False
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:

@@ -32,7 +32,7 @@ from attrs import define, field
 
 from rmqpy.audit.remote.byte_ranges import ByteRanges, ListedFile
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import DirectoryEntry, FileIdentity, FileLock, StoreFile
+from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity, FileLock, StoreFile
 from rmqpy.store.files.disk import DiskFile
 
 __all__ = ["RemoteFileSystem"]
@@ -90,6 +90,8 @@ class RemoteFileSystem:
 
     Paths start with the URI of the store. Whatever would change a file raises OSError (EROFS).
     """
+
+    mappings_max: Final = MAPPINGS_MAX
 
     def __init__(self, source: ByteRanges, copies_bytes: int = COPIES_BYTES) -> None:
         """List the files. Raise StoreError if the store has none."""
@@ -387,6 +389,9 @@ class RemoteFileSystem:
         raise _read_only(path)
 
     def sync_dir(self, path: str) -> None:
+        raise _read_only(path)
+
+    def sync_all(self, path: str) -> bool:
         raise _read_only(path)
 
     def lock(self, path: str) -> FileLock:

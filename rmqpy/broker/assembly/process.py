@@ -33,7 +33,6 @@ from rmqpy.broker.assembly.leave.record import checked_configuration, leave_jour
 from rmqpy.broker.assembly.leave.slave import LeavingSlave, TakingParts
 from rmqpy.broker.assembly.member_modules import load_member_modules
 from rmqpy.broker.assembly.readiness import BrokerProbes
-from rmqpy.broker.assembly.resource_limits import SystemLimits
 from rmqpy.broker.assembly.switch.exchange import SwitchingBroker, log_is_durable
 from rmqpy.broker.assembly.switch.journal import SwitchJournal
 from rmqpy.broker.assembly.switch.live import LiveSwitch
@@ -536,8 +535,7 @@ def _main_server(
         return RemotingServer(broker.server, scheduler, *bounds)
     from rmqpy.net.server.feed_server import FastServer
 
-    mapped_queues_max = SystemLimits.read().mapped_queues_max
-    feed = install_fast_path(broker, store, broker.scheduler, mapped_queues_max)
+    feed = install_fast_path(broker, store, broker.scheduler)
     if feed is None:
         return RemotingServer(broker.server, scheduler, *bounds)
     limits, security = bounds

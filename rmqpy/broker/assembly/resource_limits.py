@@ -3,10 +3,9 @@
 ==============  ================================  ==================================================
 limit           set by                            beyond it
 ==============  ================================  ==================================================
-mappings        vm.max_map_count                  no further queue or log file can be used: sends
-                                                  are refused with code 14. The C core maps the
-                                                  files of at most ``mapped_queues_max`` queues;
-                                                  more queues take turns, which is slower
+mappings        vm.max_map_count                  no further log file can be used: sends are
+                                                  refused with code 14; queues take turns before
+                                                  (:mod:`rmqpy.store.queues.touched`)
 descriptors     RLIMIT_NOFILE (``ulimit -n``)     no connection is accepted, no log file opened
 memory          the cgroup, or the machine        the kernel ends the process
 address_space   RLIMIT_AS (``ulimit -v``)         files cannot be mapped: as for mappings
@@ -41,8 +40,6 @@ NEAR_PERCENT: Final = 80
 CHECK_PERIOD_MS: Final = 60_000
 CONNECTIONS_EXPECTED: Final = 1_000
 """The number of connections for which there must be descriptors at a start."""
-MAPPED_QUEUES_MAX: Final = 1 << 20
-"""The limit of a system without one."""
 NEXT_FILES: Final = 2
 """The number of log files for which there should be space on the disk."""
 OTHER_DESCRIPTORS: Final = 64
@@ -93,11 +90,6 @@ class SystemLimits:
             memory=min(_memory_limits(root), default=None),
             address_space=_resource(resource.RLIMIT_AS),
         )
-
-    @property
-    def mapped_queues_max(self) -> int:
-        """The number of queues whose files the C core may have mapped: nearly all mappings."""
-        return MAPPED_QUEUES_MAX if self.mappings is None else self.mappings * NEAR_PERCENT // 100
 
 
 @define(slots=True, frozen=True)

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import define, field
 
-from rmqpy.broker.assembly.resource_limits import (
-    CHECK_PERIOD_MS,
-    MAPPED_QUEUES_MAX,
-    Demand,
-    ResourceLimits,
-)
+from rmqpy.broker.assembly.resource_limits import CHECK_PERIOD_MS, Demand, ResourceLimits
 from rmqpy.broker.assembly.server import BrokerServer, FastPort
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import PeriodicWork
@@ -641,12 +636,9 @@ def build_metrics(
     )
 
 
-def install_fast_path(
-    broker: Broker, store: MessageStore, clock: Clock, mapped_queues_max: int = MAPPED_QUEUES_MAX
-) -> Feed | None:
-    """Let the C core answer sends and pulls of ``broker`` and dispatch records, as far as it can,
-    with the files of at most ``mapped_queues_max`` queues. Without the C core, return None; the
-    broker then handles every request in Python.
+def install_fast_path(broker: Broker, store: MessageStore, clock: Clock) -> Feed | None:
+    """Let the C core answer sends and pulls of ``broker`` and dispatch records, as far as it can.
+    Without the C core, return None; the broker then handles every request in Python.
     """
     if backend.implementation != "c":
         return None
@@ -661,7 +653,6 @@ def install_fast_path(
         filters=broker.filters,
         store=store,
         access=broker.access,
-        mapped_queues_max=mapped_queues_max,
     )
     deps = FastPathDependencies(
         gate=broker.gate,

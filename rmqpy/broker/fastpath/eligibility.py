@@ -60,8 +60,6 @@ class FastPathInputs:
     filters: ConsumerFilterTable
     store: MessageStore
     access: BrokerAccessControl | None
-    mapped_queues_max: int
-    """The number of queues whose files C may have mapped at the same time."""
 
 
 @define(slots=True, frozen=True, kw_only=True)

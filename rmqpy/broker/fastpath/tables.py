@@ -19,13 +19,14 @@ A discarded entry keeps its place, and the queues of its topic stay known: it is
 one request. No table is emptied because it is full: names grow with their number; the arrays are
 reserved and cost nothing until they are used; of readers beyond ``READERS_MAX``, each takes the
 place of one that is discarded, and without such a place it is not learned. Of queues beyond
-``mapped_queues_max``, each takes the mappings of the one that was learned first, because the system
+``shared_max``, each takes the mappings of the one that was learned first, because the system
 limits the number of mappings.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -194,7 +195,7 @@ class FastPathTables:
         self._topic_order: list[str] = []
         self._queues: dict[QueueName, _Queue] = {}
         self._queue_names: list[QueueName] = []
-        self._mapped: dict[_Queue, None] = {}
+        self._mapped: OrderedDict[_Queue, None] = OrderedDict()
         """The queues whose files C has, in the order in which they were learned."""
         self._readers: dict[tuple[str, str], int] = {}
         self._reader_names: list[tuple[str, str]] = []
@@ -464,14 +465,14 @@ class FastPathTables:
 
     def _share(self, queue: _Queue) -> None:
         """Let C have the files of a queue, instead of those of another one if it has too many."""
-        if len(self._mapped) >= self._sources.mapped_queues_max:
-            self._take_back(next(iter(self._mapped)))
+        queues = self._sources.store.queues
+        if len(self._mapped) >= queues.shared_max:
+            self._take_back(self._mapped.popitem(last=False)[0])
         self._mapped[queue] = None
-        self._sources.store.queues.shared.add(queue.queue)
+        queues.shared.add(queue.queue)
 
     def _take_back(self, queue: _Queue) -> None:
         """Close the files of a queue; C hands its next request to Python."""
-        del self._mapped[queue]
         target = self._core.queues[queue.number]
         target.tail, target.tail_capacity, queue.tail = ffi.NULL, 0, None
         queue.files.forget(target.files)

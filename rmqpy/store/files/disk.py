@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import DirectoryEntry, FileIdentity
+from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.mapping import map_file, release_pages
 
@@ -41,6 +41,14 @@ def physical_memory_bytes() -> int:
     as being in memory.
     """
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _mappings_max() -> int:
+    try:
+        with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):  # not Linux
+        return MAPPINGS_MAX
 
 
 def boot_id() -> str:
@@ -246,17 +254,23 @@ def _read_nothing_ahead(fd: int) -> None:
         _advise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
 
-def sync_file_system(path: str) -> None:
+def sync_file_system(path: str) -> bool:
     """Sync everything that was written to the file system of ``path``: with thousands of new files,
-    that is far cheaper than syncing each.
+    that is far cheaper than syncing each. Return whether it is durable: without the call of Linux,
+    the system is only asked to write everything.
     """
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:
+        os.sync()
+        return False
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(fd) != 0:
+        if syncfs(fd) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), path)
     finally:
         os.close(fd)
+    return True
 
 
 class OsFileSystem:
@@ -265,6 +279,7 @@ class OsFileSystem:
     def __init__(self) -> None:
         # POSIX record locks do not exclude their own process; two stores in one process must not
         # share a directory.
+        self.mappings_max = _mappings_max()
         self._locked: set[tuple[int, int]] = set()
         self._new_folders: set[str] = set()
 
@@ -411,6 +426,9 @@ class OsFileSystem:
                 return
             self._new_folders.discard(path)
             path = os.path.dirname(path) or "."
+
+    def sync_all(self, path: str) -> bool:
+        return sync_file_system(path)
 
     def lock(self, path: str) -> DiskLock:
         root = os.path.dirname(path)

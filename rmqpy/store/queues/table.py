@@ -14,9 +14,16 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.store.queues.touched import TouchedQueues
 
 QueueName = tuple[str, int]
 """Topic and queue id."""
+
+SHARED_PERCENT: Final = 80
+OPEN_PERCENT: Final = 10
+"""The shares of all mappings for the queues that the C core has, and for those that Python has
+open. The rest is for the log.
+"""
 
 HIDDEN_LOGGED_MAX: Final = 100
 """The number of hidden messages that are logged; all are counted."""
@@ -34,14 +41,12 @@ class ConsumeQueueTable:
         self._queues: dict[QueueName, ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
         """The queue ids of each topic."""
-        self.touched: set[ConsumeQueue] = set()
-        """The queues that were used or removed since the last flush, or whose changes may not be
-        durable. A flush therefore costs the same with any number of queues.
-        """
-        self._recent: set[ConsumeQueue] = set()
-        """Those of the flush before."""
         self.shared: set[ConsumeQueue] = set()
-        """The queues that the C core may write at any time."""
+        """The queues that the C core may write at any time: at most ``shared_max``."""
+        self.shared_max = files.mappings_max * SHARED_PERCENT // 100
+        self.touched = TouchedQueues(self.shared, files.mappings_max * OPEN_PERCENT // 100)
+        self._recent: set[ConsumeQueue] = set()
+        """The touched queues of the flush before."""
         self._torn: dict[str, BrokenFileSequenceError | None] = {}
         """The directories of incomplete queues, and why they could not be loaded."""
         self.hidden_count = 0
@@ -149,6 +154,7 @@ class ConsumeQueueTable:
         for queue in former:
             if not (queue in examined or queue in self.touched or queue in self.shared):
                 queue.close()
+                self.touched.closed(queue)
             yield None
         yield from examined
 

@@ -47,5 +47,9 @@ class SlowFileSystem(OsFileSystem):
         super().__init__()
         self._disk = disk
 
+    def sync_all(self, path: str) -> bool:
+        self._disk.wait()
+        return super().sync_all(path)
+
     def _file(self, path: str, fd: int, size: int, *, readonly: bool) -> DiskFile:
         return SlowFile(path, fd, size, readonly, self._disk)

@@ -35,7 +35,6 @@ def pair(build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
 
         pending_limit = settings.pop("pending_limit", 10_000)
         given = settings.pop("given_files", {})
-        mapped_queues_max = settings.pop("mapped_queues_max", 1_000)
         fallback, fast = (build(files=files_with(given), **settings) for _ in range(2))
         if "enable_dledger_commit_log" in settings:
             lead(fallback, pending_limit)
@@ -43,7 +42,7 @@ def pair(build: BuildBroker) -> Iterator[Callable[..., BrokerPair]]:
         if settings.get("broker_role") is BrokerRole.SYNC_MASTER:
             PromptSlave(fallback)
             PromptSlave(fast)
-        feed = install_fast_path(fast.broker, fast.store, fast.scheduler, mapped_queues_max)
+        feed = install_fast_path(fast.broker, fast.store, fast.scheduler)
         assert feed is not None
         feed.core.frame_max = (1 << 24) - 4
         feeds.append(feed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from harness.calls import asked, calls
@@ -82,9 +81,10 @@ def run(side: Side, *commands: RemotingCommand) -> list[RemotingCommand]:
     return answers
 
 
-def learned(pair: MakeBrokerPair, **settings: Any) -> BrokerPair:
+def learned(pair: MakeBrokerPair, shared_max: int = 100) -> BrokerPair:
     """Return brokers with messages in each queue of T, of which C knows the queues and CG."""
-    both = pair(**settings)
+    both = pair()
+    both[1].harness.store.queues.shared_max = shared_max
     for side in both:
         side.connect(("10.0.0.1", 1234))
         run(side, heartbeat("CG"))
@@ -266,7 +266,7 @@ def test_the_fast_path_asks_for_slaves_once_for_all_sends_of_a_turn(
 def test_queues_take_turns_if_c_may_not_have_the_files_of_all(
     pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
 ) -> None:
-    both = learned(pair, mapped_queues_max=2)
+    both = learned(pair, shared_max=2)
     fast = both[1]
     queues = fast.harness.store.queues
     for _ in range(3):

@@ -10,7 +10,9 @@ import pytest
 from harness.store import StoreRig
 
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store import flush_tracker
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.mapped_files import MappedFile
 from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR, map_file
 from rmqpy.store.message_store import MessageStore
 from rmqpy.store.queues.consume_queue import ConsumeQueue
@@ -67,6 +69,49 @@ def flags_of_mappings(rig: StoreRig) -> dict[str, set[str]]:
 
 def file_of(rig: StoreRig, topic: str, queue_id: int) -> str:
     return f"{rig.root}/consumequeue/{topic}/{queue_id}/{0:020d}"
+
+
+@pytest.mark.parametrize("can_sync_all", [True, False])
+def test_many_queues_are_synced_at_once(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch, can_sync_all: bool
+) -> None:
+    synced: list[str] = []
+
+    def sync_all(_files: OsFileSystem, path: str) -> bool:
+        synced.append(path)
+        return can_sync_all
+
+    monkeypatch.setattr(flush_tracker, "SYNC_EACH_MAX", TOPICS * QUEUES - 1)
+    monkeypatch.setattr(OsFileSystem, "sync_all", sync_all)
+    monkeypatch.setattr(MappedFile, "sync", lambda file: synced.append(file.path))
+    store = rig.open()
+    fill(rig, store)
+    synced.clear()
+    store.flush_tracker.flush_queues()
+    folder = f"{rig.root}/consumequeue"
+    files = {
+        file_of(rig, f"T{number}", queue) for number in range(TOPICS) for queue in range(QUEUES)
+    }
+    assert synced[0] == folder
+    assert set(synced[1:]) == (set() if can_sync_all else files)
+    assert not store.queues.touched, "all are durable"
+    store.shutdown()
+
+
+def test_no_more_queues_are_open_than_the_system_has_mappings_for(rig: StoreRig) -> None:
+    assert isinstance(rig.files, OsFileSystem)
+    rig.files.mappings_max = 100
+    store = rig.open()
+    fill(rig, store)
+    assert len(mapped_queues(rig)) == 10
+    for queue in store.queues:
+        assert queue.unit(0) is not None
+        assert len(mapped_queues(rig)) == 10
+    fill(rig, store)
+    store.flush_tracker.flush_queues()
+    assert not store.queues.touched, "all are durable"
+    assert {int(queue.max_offset) for queue in store.queues} == {2}
+    store.shutdown()
 
 
 def test_the_files_of_unused_queues_are_closed(rig: StoreRig) -> None:

@@ -1,0 +1,41 @@
+"""The queues that were used lately, and a limit for those that are open.
+
+The files of a queue are mapped when it is used, and closed at the second flush after its last use.
+The system limits the number of mappings, so with more than ``open_max`` open queues the one that
+was opened first is closed before that. Its next use opens it again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Set as AbstractSet
+
+from rmqpy.store.queues.consume_queue import ConsumeQueue
+
+
+class TouchedQueues(set[ConsumeQueue]):
+    """The queues that were used or removed since the last flush, or whose changes may not be
+    durable. A flush therefore costs the same with any number of queues. Those in ``shared`` are
+    open for others and count elsewhere.
+    """
+
+    def __init__(self, shared: AbstractSet[ConsumeQueue], open_max: int) -> None:
+        super().__init__()
+        self._shared = shared
+        self._open_max = open_max
+        self._open: OrderedDict[ConsumeQueue, None] = OrderedDict()
+        """In the order in which they were opened."""
+
+    def add(self, queue: ConsumeQueue) -> None:
+        super().add(queue)
+        if queue in self._open or queue in self._shared:
+            return
+        self._open[queue] = None
+        if len(self._open) > self._open_max:
+            oldest, _ = self._open.popitem(last=False)
+            if oldest not in self._shared:
+                oldest.close()
+
+    def closed(self, queue: ConsumeQueue) -> None:
+        """Record that a queue was closed because it was not used."""
+        self._open.pop(queue, None)
