@@ -45,7 +45,7 @@ RUN: dict[str, tuple[str, str]] = {
     "docs/how-to/upgrade-a-group.md": ("tests/interop/test_upgrade_under_load.py", "sh"),
     "docs/how-to/use-rocketmq-data-in-spark.md": (
         "tests/pipeline/test_pipeline_page.py",
-        "python sql",
+        "python sql console",
     ),
     "docs/how-to/use-the-client.md": ("tests/docs/test_client_examples.py", "python"),
     "docs/reference/client.md": ("tests/docs/test_page_examples.py", "python"),

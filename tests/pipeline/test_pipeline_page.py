@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 AUDITS = (HOW_TO / "audit-with-spark.md").read_text(encoding="utf-8")
 PROGRAMS = (HOW_TO / "use-rocketmq-data-in-spark.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ rmqpy (.*)$", AUDITS, re.MULTILINE)
+LOOKUPS = re.findall(r"^\$ rmqpy (.*)$", PROGRAMS, re.MULTILINE)
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PROGRAMS, re.MULTILINE | re.DOTALL)
 STATEMENTS = [
     statement
@@ -57,7 +59,13 @@ def test_the_commands_of_the_guide_succeed(
         STORE: str(copy_of("C-upgraded-v497/n0")),
         REPLICA: str(copy_of("C-upgraded-v497/n1")),
         "/data": str(tmp_path),
+        "s3://": "memory://",
     }
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    for place in ("/backups/broker-a/store", "/backups/store"):
+        for path in Path(places[STORE]).rglob("*"):
+            if path.is_file():
+                memory.pipe_file(f"{place}/{path.relative_to(places[STORE])}", path.read_bytes())
 
     def placed(word: str) -> str:
         for documented, place in places.items():
@@ -68,13 +76,20 @@ def test_the_commands_of_the_guide_succeed(
     (tmp_path / "n1.json").write_text(capsys.readouterr().out)
     (tmp_path / "broker.conf").write_text(CONF.format(root=places[REPLICA]))
     for command in COMMANDS:
+        if "/data/messages" in command and "--to" in command:
+            shutil.rmtree(tmp_path / "messages", ignore_errors=True)  # of the export before
         assert main([*map(placed, shlex.split(command))]) == 0, command
         assert capsys.readouterr().out or "NOT crcOk" in command, command
+    assert memory.exists("/lake/messages/_SUCCESS")
 
 
 @pytest.mark.spark
 def test_the_programs_of_the_guide_produce_rows(
-    spark: SparkSession, live: LiveCluster, store_of: Callable[[str], Path], tmp_path: Path
+    spark: SparkSession,
+    live: LiveCluster,
+    store_of: Callable[[str], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     live.topic(name="orders")
     live.topic(name="copies")
@@ -88,6 +103,16 @@ def test_the_programs_of_the_guide_produce_rows(
     for block in BLOCKS:
         exec(compile(placed(block), "docs/how-to/use-rocketmq-data-in-spark.md", "exec"), names)
     assert len(BLOCKS) == 7 and names["messages"].count() > 0
+    look_up = names["look_up"]
+    assert look_up(topic="Normal", queueId=0, startingOffset=3, endingOffset=5).count() == 2
+    queue = {"topic": "Normal", "queueId": 0, "startingTimestamp": 1}
+    assert look_up(**queue, timestampLookup=True).count() > 2
+    (key,) = look_up(topic="Keyed").where("keys IS NOT NULL").limit(1).select("keys").first()
+    assert look_up(topic="Keyed", key=key.split(" ")[0]).count() > 0
+    (command,) = LOOKUPS
+    command = placed(command).replace("=orders", "=Keyed").replace("order-17", key.split(" ")[0])
+    assert main(shlex.split(command)) == 0
+    assert "|Keyed" in capsys.readouterr().out
     assert names["counts"].count() > 0
     assert spark.read.parquet(str(tmp_path / "orders")).count() == 9
     reader = spark.read.format("rocketmq").option("nameServer", live.namesrv.address)

@@ -247,6 +247,7 @@ def test_s9_a_rebuild_syncs_many_queues_at_once(
         (["compare", "n0={store}"], "expected at least two"),
         (["sql", "SELECT 1", "--on", "/nonexistent"], "no directory"),
         (["sql", "SELECT 1", "--on", "{store}", "--limit", "0"], "whole number of at least 1"),
+        (["sql", "SELECT 1", "--on", "{store}", "--option", "key"], "expected KEY=VALUE"),
         (["export", "{store}", "--to", "{used}"], "is in use"),
         (["export", "{store}", "--to", "{file}/x"], "found a file"),
         (["audit", "{store}", "--range-bytes", "-1"], "whole number of at least 1"),

@@ -139,6 +139,13 @@ def test_sql_queries_a_store_there(
     for words in (["--on", str(store)], ["--on", upload(store), *options]):
         assert main(["pipeline", "sql", statement, "--format", "json", *words]) == 0
         found.append(capsys.readouterr().out)
+        reading = ["topic=Normal", "queueId=0", "startingOffset=3", "endingOffset=5"]
+        given = [word for each in reading for word in ("--option", each)]
+        query = "SELECT queueOffset, topic FROM messages ORDER BY queueOffset"
+        assert main(["pipeline", "sql", query, "--format", "json", *words, *given]) == 0
+        listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [row["queueOffset"] for row in listed] == [3, 4]
+        assert {row["topic"] for row in listed} == {"Normal"}
     assert found[0] == found[1] and found[0].count("\n") > 3
 
 
@@ -153,6 +160,7 @@ def test_a_lookup_reads_kilobytes(
     opened = rig.open()
     for first in range(0, 3000, 100):
         rig.put(opened, *range(first, first + 100), body=b"0123456789abcdef" * 64)
+        rig.clock.advance(1000)
     opened.shutdown()
     fetched: list[int] = []
     read = ObjectStore.read
@@ -183,6 +191,13 @@ def test_a_lookup_reads_kilobytes(
     )
     assert rows(uri, messageId=message_id) == expected[:1]
     assert 0 < sum(fetched) < 128 << 10
+    fetched.clear()
+    queue = {"topic": "Topic", "queueId": "1"}
+    second = round(expected[0]["storeTimestamp"].timestamp() * 1000)
+    span = {"startingTimestamp": str(second), "endingTimestamp": str(second + 1000)}
+    found = rows(uri, **queue, **span, timestampLookup="true")
+    assert 0 < sum(fetched) < 1 << 20
+    assert found == rows(str(store), **queue, **span) and len(found) == 50
 
 
 def test_a_backup_is_certified_and_exported(

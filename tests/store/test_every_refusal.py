@@ -100,6 +100,7 @@ NO_WAY: Final = {
     "why/sources/directory.py: a RocksDB": "its advice is to install a library",
     "traffic/recording.py: {}": "record again: a recording is no store, and has one copy",
     "audit/checks/message_lookup.py: no consume queue": USAGE,
+    "audit/checks/message_lookup.py: a message {} that was stored {} ms before message {}": USAGE,
     "audit/checks/message_lookup.py: a unit {} that does not lead to": (
         "its advice is the rebuild, which test_rebuild.py takes for every damage of a queue"
     ),

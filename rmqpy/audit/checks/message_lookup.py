@@ -4,13 +4,17 @@ A consume queue has the messages of a queue that a consumer can see. The key ind
 each key of a message, but may end before the log, or lack a file; those parts of the log are
 walked. Such a walk ends at zeros in the last file with content, as the log does for a broker: the
 rest of that file, a gigabyte of zeros, is not read.
+
+The messages of a span of time are found by a binary search in the consume queue, as by a broker.
+Nothing makes store times ascend, but every broker's clock that was not set back does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import pairwise
 
-from attrs import define
+from attrs import define, field
 
 from rmqpy.audit.checks.key_check import IndexTable, open_index
 from rmqpy.audit.checks.messages import LogMessage, MessageSelection, MessageWalk, file_view
@@ -18,13 +22,14 @@ from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
 from rmqpy.audit.scan.log_bytes import LogBytes
-from rmqpy.audit.scan.queue_units import open_units, read_ends, unit_at
+from rmqpy.audit.scan.queue_units import QueueBounds, open_units, read_ends, unit_at
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
+from rmqpy.codec.tally.kernel import UnitFiles
 from rmqpy.codec.units import index_key_hash
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.store.files.log_recovery import Framing
 
 __all__ = ["MessageLookup", "RecordPlace", "index_gaps", "offsets_with_hash", "place_of"]
@@ -84,6 +89,74 @@ def index_gaps(
     yield begin, directory.logs[-1].end_offset
 
 
+@define(slots=True)
+class _Queue:
+    """A consume queue that is searched. ``name`` is its path."""
+
+    name: str
+    units: UnitFiles[FileSlices]
+    bounds: QueueBounds
+    log: LogReader
+    _times: dict[int, int] = field(factory=dict, init=False)
+    """The store times that a search has seen, by queue offset."""
+
+    def messages(self, first: int, end: int) -> list[int]:
+        """Return the physical offsets of the messages from a queue offset to before another."""
+        span = range(max(first, self.bounds.min_offset), min(end, self.bounds.max_offset))
+        return sorted(offset for each in span if (offset := self._offset(each)) is not None)
+
+    def first_since(self, time_ms: int, low: int) -> int:
+        """Return the first queue offset from ``low`` on whose message was stored at ``time_ms`` or
+        later, or the end of the queue.
+        """
+        high = self.bounds.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._time(middle) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        self._check_times()
+        return low
+
+    def _time(self, queue_offset: int) -> int:
+        """Return the store time of a message; a filler counts as older than all messages."""
+        if queue_offset not in self._times:
+            offset = self._offset(queue_offset)
+            message = None if offset is None else self.log.message(offset)
+            self._times[queue_offset] = -1 if message is None else message.store_timestamp_ms
+        return self._times[queue_offset]
+
+    def _check_times(self) -> None:
+        found = sorted(self._times.items())
+        for (before, older), (after, newer) in pairwise(found):
+            if newer < older:
+                raise StoreError(
+                    self.name,
+                    f"a message {after} that was stored {older - newer} ms before message {before}",
+                    "store times that ascend, in which a time can be looked up",
+                    "select by time without a lookup: the clock of a broker was set back",
+                )
+
+    def _offset(self, queue_offset: int) -> int | None:
+        """Return the physical offset of a message, None for a filler."""
+        offset, size, _ = unit_at(self.units, queue_offset) or (0, 0, 0)
+        if size == layout.QUEUE_FILLER_SIZE:
+            return None
+        slot = self.bounds.topic, self.bounds.queue_id, queue_offset
+        if self.log.identity(offset, size) != slot:
+            raise self._wrong(queue_offset, offset)
+        return offset
+
+    def _wrong(self, queue_offset: int, offset: int) -> StoreError:
+        return StoreError(
+            self.name,
+            f"a unit {queue_offset} that does not lead to its message, but to {offset}",
+            "the message with this queue offset",
+            "run rmqpy pipeline audit for details, then rmqpy pipeline rebuild",
+        )
+
+
 @define(slots=True, frozen=True)
 class MessageLookup:
     """Searches one store; the results are physical offsets in ascending order."""
@@ -99,6 +172,21 @@ class MessageLookup:
         ``limit`` is the confirmed end of a running broker. Raise StoreError if the store has no
         such queue, or if a unit of it does not lead to its message.
         """
+        return self._queue(topic, queue_id, limit).messages(first, end)
+
+    def between(
+        self, topic: str, queue_id: int, first_ms: int, end_ms: int, limit: int | None = None
+    ) -> list[int]:
+        """Return the messages of a queue from the first one that was stored at ``first_ms`` or
+        later to before the first one that was stored at ``end_ms`` or later.
+
+        Raise StoreError as ``in_queue`` does, and if the search sees that store times descend.
+        """
+        queue = self._queue(topic, queue_id, limit)
+        first = queue.first_since(first_ms, queue.bounds.min_offset)
+        return queue.messages(first, queue.first_since(end_ms, first))
+
+    def _queue(self, topic: str, queue_id: int, limit: int | None) -> _Queue:
         name = f"{self.directory.root}/consumequeue/{topic}/{queue_id}"
         queues = self.directory.queues
         folders = [each for each in queues if (each.topic, each.queue_id) == (topic, queue_id)]
@@ -114,21 +202,7 @@ class MessageLookup:
             )
         begin = min((log.first_offset for log in self.directory.logs), default=0)
         bounds = read_ends(folders[0], units, begin, limit)
-        log = LogReader(self.files, self.directory, scattered=True)
-        found = []
-        for queue_offset in range(max(first, bounds.min_offset), min(end, bounds.max_offset)):
-            offset, size, _ = unit_at(units, queue_offset) or (0, 0, 0)
-            if size == layout.QUEUE_FILLER_SIZE:
-                continue
-            if log.identity(offset, size) != (topic, queue_id, queue_offset):
-                raise StoreError(
-                    name,
-                    f"a unit {queue_offset} that does not lead to its message, but to {offset}",
-                    "the message with this queue offset",
-                    "run rmqpy pipeline audit for details, then rmqpy pipeline rebuild",
-                )
-            found.append(offset)
-        return sorted(found)
+        return _Queue(name, units, bounds, LogReader(self.files, self.directory, scattered=True))
 
     def with_key(self, topic: str, key: str) -> list[int]:
         """Return the messages that have ``key`` among KEYS, or as UNIQ_KEY."""

@@ -100,10 +100,26 @@ def _query_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", type=positive, default=1000, metavar="N", help="max rows; default 1000"
     )
+    parser.add_argument(
+        "--option",
+        dest="reading",
+        action="append",
+        type=_reading_option,
+        default=[],
+        metavar="KEY=VALUE",
+        help="how a store is read, as for format(rocketmq): topic=T, key=K; may be repeated",
+    )
     storage_options(parser)
     master_option(parser)
     add_format_option(parser)
     add_log_options(parser)
+
+
+def _reading_option(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected KEY=VALUE")
+    return key, value
 
 
 def _parameter(text: str) -> tuple[str, int]:
@@ -178,13 +194,15 @@ def _ready_query(options: argparse.Namespace) -> int:
 def _queried(options: argparse.Namespace) -> QueriedFolder:
     """Return what ``--on`` names. Raise an error without starting Spark if it has no tables."""
     from rmqpy.model.local_paths import is_elsewhere, local_path
-    from rmqpy.pipeline.jobs.sql import store_elsewhere, tables_in
+    from rmqpy.pipeline.jobs.sql import read_with, store_elsewhere, tables_in
 
     check_storage_options(options, [options.on])
-    if not is_elsewhere(options.on):
-        return tables_in(local_path(options.on))
-    refuse_hosts(options.on, "export that store, and query the export")
-    return store_elsewhere(options.on.rstrip("/"), dict(options.storage))
+    if is_elsewhere(options.on):
+        refuse_hosts(options.on, "export that store, and query the export")
+        folder = store_elsewhere(options.on.rstrip("/"), dict(options.storage))
+    else:
+        folder = tables_in(local_path(options.on))
+    return read_with(folder, options.reading)
 
 
 def _sql(options: argparse.Namespace) -> int:

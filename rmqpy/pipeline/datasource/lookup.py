@@ -1,4 +1,4 @@
-"""Point lookups in a store: by queue offsets, key, or message id, without reading the log.
+"""Lookups in a store: by queue offsets, time, key, or message id, without reading the log.
 
 The driver finds the records through consume queue and key index
 (:mod:`rmqpy.audit.checks.message_lookup`), and tasks read these records only.
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOKUP_OPTIONS", "Lookup", "LookupPart", "record_batches"]
 
-LOOKUP_OPTIONS: Final = ("key", "messageId", "startingOffset", "endingOffset")
+LOOKUP_OPTIONS: Final = ("key", "messageId", "timestampLookup", "startingOffset", "endingOffset")
 OFFSET_MAX: Final = (1 << 63) - 1
+MS_MAX: Final = (1 << 63) - 1
 PART_RECORDS: Final = 8192
 """The number of records that one task reads."""
 
@@ -49,7 +50,9 @@ class LookupPart(InputPartition):
 
 @define(slots=True, frozen=True, kw_only=True)
 class Lookup:
-    """What to look up: ``key`` of ``topic``, a message id, or queue offsets of a queue."""
+    """What to look up: ``key`` of ``topic``, a message id, or the messages of a queue by their
+    offsets or store times in ms.
+    """
 
     topic: str = ""
     key: str | None = None
@@ -57,25 +60,33 @@ class Lookup:
     queue_id: int = -1
     first: int = 0
     end: int = OFFSET_MAX
+    times_ms: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, given: Options) -> Lookup | None:
         """Return the lookup that the options describe, or None.
 
-        Raise ConfigError if they describe two, or lack the topic or the queue.
+        Raise ConfigError if they describe two, or lack the topic, the queue, or the times.
         """
         key, message_id = given.text("key", None), given.text("messageId", None)
-        edges = [name for name in LOOKUP_OPTIONS[2:] if given.text(name, None) is not None]
+        by_time = given.flag("timestampLookup", False)
+        edges = [name for name in LOOKUP_OPTIONS[3:] if given.text(name, None) is not None]
         kinds = [name for name in LOOKUP_OPTIONS[:2] if given.text(name, None) is not None]
+        kinds += ["timestampLookup"] * by_time
         if not edges and not kinds:
             return None
         if len(kinds) + bool(edges) > 1:
             raise ConfigError(f"found the options {', '.join([*kinds, *edges])}, expected one kind")
         topic = given.text("topic", "").strip()
-        if (key is not None or edges) and (not topic or "," in topic):
+        if message_id is None and (not topic or "," in topic):
             raise ConfigError(f"the option {[*kinds, *edges][0]} needs the option topic, one topic")
-        if edges and given.text("queueId", None) is None:
-            raise ConfigError(f"the option {edges[0]} needs the option queueId")
+        if (edges or by_time) and given.text("queueId", None) is None:
+            raise ConfigError(f"the option {[*kinds, *edges][0]} needs the option queueId")
+        times_ms = given.count("startingTimestamp", 0, 0), given.count("endingTimestamp", MS_MAX, 0)
+        if by_time and times_ms == (0, MS_MAX):
+            raise ConfigError(
+                "the option timestampLookup needs startingTimestamp or endingTimestamp"
+            )
         return cls(
             topic=topic,
             key=key,
@@ -83,6 +94,7 @@ class Lookup:
             queue_id=given.count("queueId", 0, least=0),
             first=given.count("startingOffset", 0, least=0),
             end=given.count("endingOffset", OFFSET_MAX, least=0),
+            times_ms=times_ms if by_time else None,
         )
 
     def parts(self, files: FileSystem, root: str) -> Iterator[LookupPart]:
@@ -94,6 +106,8 @@ class Lookup:
             offsets = self._with_id(found)
         elif self.key is not None:
             offsets = found.with_key(self.topic, self.key)
+        elif self.times_ms is not None:
+            offsets = found.between(self.topic, self.queue_id, *self.times_ms, limit)
         else:
             offsets = found.in_queue(self.topic, self.queue_id, self.first, self.end, limit)
         places = [

@@ -12,7 +12,7 @@ over the headers of the frames in the 8 MiB before it, so the cost does not depe
 ranges. Only the columns of the schema are built, so a user's schema prunes columns.
 
 Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp), which hold
-for every use of a DataFrame. Queue offsets, a key, or a message id are looked up (:mod:`.lookup`).
+for every use of a DataFrame. Queue offsets, times, a key, or an id are looked up (:mod:`.lookup`).
 Spark's own filters are not pushed down: Spark 4.2 and 4.3 keep pushed filters for *every* later use
 of a DataFrame, so one that is used again with other filters, or with none, would lack rows.
 """
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
-__all__ = ["FORMAT", "RocketMqSource", "register"]
+__all__ = ["FORMAT", "RocketMqSource", "check_selection", "register"]
 
 logger: Final = logging.getLogger(__name__)
 
@@ -90,6 +90,19 @@ STORE_OPTIONS: Final = frozenset(
         *LOOKUP_OPTIONS,
     ]
 )
+
+
+SELECTION_OPTIONS: Final = STORE_OPTIONS - {"path", "paths", "columns", "storageOptions"}
+"""The options that say which messages of a store are read, and how."""
+
+
+def check_selection(options: Mapping[str, str]) -> None:
+    """Raise ConfigError unless all are options of SELECTION_OPTIONS that agree."""
+    given = Options(options, SELECTION_OPTIONS)
+    given.count("splitBytes", SPLIT_BYTES)
+    given.flag("failOnDataLoss", True)
+    filter_of(given)
+    Lookup.of(given)
 
 
 def register(session: SparkSession) -> None:

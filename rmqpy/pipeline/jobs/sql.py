@@ -8,28 +8,37 @@ down (:mod:`rmqpy.pipeline.datasource.source` says why).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from rmqpy.audit.remote.files import RemoteFileSystem
 from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.audit.scan.store_root import check_store_root, is_store_root
-from rmqpy.model.errors import RmqError, StoreError
+from rmqpy.model.errors import ConfigError, RmqError, StoreError
 from rmqpy.pipeline.arrow.rows import COLUMNS
 from rmqpy.pipeline.jobs.export import read_export_manifest
 from rmqpy.pipeline.jobs.report_tables import audit_frames, is_audit_folder
+from rmqpy.pipeline.spark.session import check_package
 from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["QueriedFolder", "json_lines", "query", "store_elsewhere", "table_text", "tables_in"]
+__all__ = [
+    "QueriedFolder",
+    "json_lines",
+    "query",
+    "read_with",
+    "store_elsewhere",
+    "table_text",
+    "tables_in",
+]
 
 MESSAGES: Final = "messages"
 """The name of the table of an export and of a store."""
@@ -52,6 +61,8 @@ class QueriedFolder:
     path: str
     kind: FolderKind
     storage: Mapping[str, Any] = field(factory=dict, repr=False)
+    reading: Mapping[str, str] = field(factory=dict)
+    """Options of the format for a store: which messages are read, and how."""
 
 
 def tables_in(path: str) -> QueriedFolder:
@@ -86,6 +97,26 @@ def store_elsewhere(uri: str, storage: Mapping[str, Any]) -> QueriedFolder:
     return QueriedFolder(uri, FolderKind.STORE, storage)
 
 
+def read_with(folder: QueriedFolder, options: Sequence[tuple[str, str]]) -> QueriedFolder:
+    """Return a store that is read with options of the format. Raise ConfigError for wrong ones."""
+    if not options:
+        return folder
+    if folder.kind is not FolderKind.STORE:
+        raise ConfigError(
+            f"{folder.path}: found no store, expected one with --option; write a condition of SQL"
+        )
+    check_package("pyspark")
+    from rmqpy.pipeline.datasource.source import check_selection
+
+    reading: dict[str, str] = {}
+    for name, value in options:
+        if name in reading:
+            raise ConfigError(f"found --option {name} twice, expected it once; omit one")
+        reading[name] = value
+    check_selection(reading)
+    return evolve(folder, reading=reading)
+
+
 def query(session: SparkSession, folder: QueriedFolder, statement: str) -> DataFrame:
     """Return the result of ``statement``.
 
@@ -117,7 +148,7 @@ def _query_store(session: SparkSession, folder: QueriedFolder, statement: str) -
 
     def run(columns: tuple[str, ...]) -> DataFrame:
         reader = session.read.format(FORMAT).schema(_schema(columns))
-        reader = reader.option("includeInternalTopics", "true")
+        reader = reader.option("includeInternalTopics", "true").options(**folder.reading)
         if folder.storage:
             reader = reader.option("storageOptions", json.dumps(folder.storage))
         frame = reader.load(folder.path)
