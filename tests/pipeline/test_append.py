@@ -422,7 +422,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["--table", "parquet", "--to", "t", "--set", "a=b"],
         "which has no settings",
     ),
-    "a URI for Parquet": (["--table", "parquet", "--to", "s3://b/t"], "expected a local path"),
+    "a URI for Parquet": (
+        ["--table", "parquet", "--to", "s3://b/t"],
+        "expected a folder of this machine: a commit renames",
+    ),
     "no namespace": (
         ["--table", "iceberg", "--to", "t", "--catalog", "c", "--set", "type=in-memory"],
         "expected NAMESPACE.TABLE",

@@ -131,5 +131,6 @@ def test_a_store_that_changes_meanwhile_is_named(
     with address_of(store) as address:
         assert main(["pipeline", verb, address, *words[verb]]) == 1
     assert "abort: found a file that changed while it was read" in capsys.readouterr().err
-    if verb == "export":  # each commit of append is one of its own
-        assert not (tmp_path / "out" / "_SUCCESS").exists()
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    assert not (tmp_path / "out" / "_manifest.json").exists()
+    assert verb == "export" or not [*(tmp_path / "out").glob("*.parquet")]

@@ -104,7 +104,6 @@ def _append(options: argparse.Namespace) -> int:
         with ProgressLine("appended") as progress:
             append = Append(evolve(plan, progress=progress), table)
             append.run()
-            place.check_unchanged()
     finally:
         table.close()
     print_skipped(append.skipped)
@@ -154,6 +153,7 @@ def _plan(options: argparse.Namespace, place: StorePlace) -> AppendPlan:
         ),
         range_bytes=options.range_bytes or RANGE_BYTES,
         allow_gap=options.allow_gap,
+        check=place.check_unchanged,
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -77,6 +77,8 @@ class AppendPlan:
     workers: int = field(factory=lambda: os.cpu_count() or 1)
     allow_gap: bool = False
     progress: ProgressSink = field(factory=NoProgress)
+    check: Callable[[], None] = field(default=lambda: None)
+    """Raises an error before each commit, and at the end, if the store has changed meanwhile."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
@@ -127,6 +129,7 @@ class Append:
         self.skipped += excluded
         plan.progress.expect(sum(work.stop - work.start for work in ranges))
         self._append(ranges)
+        plan.check()
 
     def _append(self, ranges: Sequence[WorkRange]) -> None:
         proof: Chain[ReadRange] = Chain(self._read, self.end)
@@ -167,6 +170,7 @@ class Append:
             return
         rows = pa.Table.from_batches(found.batches)
         last = rows["physicalOffset"][-1].as_py()
+        self.plan.check()
         self.table.append(rows, self.plan.broker, Position(found.end, last))
         if self.begin < 0:
             self.begin = found.begin
