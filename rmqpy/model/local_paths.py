@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from rmqpy.model.errors import ConfigError
 
-__all__ = ["is_elsewhere", "local_path"]
+__all__ = ["is_elsewhere", "local_path", "without_slash"]
 
 URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 LOCAL_HOSTS: Final = ("", "localhost")
@@ -24,6 +24,19 @@ LOCAL_HOSTS: Final = ("", "localhost")
 def is_elsewhere(text: str) -> bool:
     """Return whether a path is a URI of another scheme than ``file``."""
     return URI.match(text) is not None and urlsplit(text).scheme.lower() != "file"
+
+
+def without_slash(uri: str) -> str:
+    """Return a URI of a place elsewhere without a slash at its end.
+
+    Raise ConfigError if it names nothing but its scheme (``s3://``).
+    """
+    place = uri.rstrip("/")
+    if place.endswith(":"):
+        raise ConfigError(
+            f"{uri}: found a URI without a place, expected one such as {place}//BUCKET/FOLDER"
+        )
+    return place
 
 
 def local_path(text: str) -> str:

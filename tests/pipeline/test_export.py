@@ -245,8 +245,15 @@ def test_sql_over_an_export(
             assert by_topic[topic]["last"] == max(queue["max"] for queue in queues) - 1
     assert main(["pipeline", "sql", "SELECT 6 * 7 AS answer", "--on", str(target)]) == 0
     assert "|answer|" in capsys.readouterr().out
-    assert main(["pipeline", "sql", "SELECT none FROM messages", "--on", str(target)]) == 1
-    assert "Spark refuses the query" in capsys.readouterr().err
+    for statement, reason in (
+        ("SELECT none FROM messages", "[UNRESOLVED_COLUMN"),
+        ("SELEC 1", "[PARSE_SYNTAX_ERROR] Syntax error"),
+        ("", "[PARSE_"),
+    ):
+        assert main(["pipeline", "sql", statement, "--on", str(target)]) == 1
+        shown = capsys.readouterr().err
+        assert f"rmqpy: Spark refuses the query: {reason}" in shown and "Traceback" not in shown
+        assert "stacktrace" not in shown
     (target / "_SUCCESS").unlink()
     assert main(["pipeline", "sql", "SELECT 1", "--on", str(target)]) == 1
     assert "no finished export" in capsys.readouterr().err

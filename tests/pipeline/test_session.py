@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 from rmqpy.cli import main
 from rmqpy.model.errors import ConfigError
+from rmqpy.pipeline.spark.java_output import held_output
 from rmqpy.pipeline.spark.session import check_needs
+from rmqpy.testing.processes import python_environment
 
 
 def versions(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
@@ -94,3 +98,57 @@ def test_doctor_reports_the_workers(spark: object, capsys: pytest.CaptureFixture
     output = capsys.readouterr().out
     assert f"worker       Python {platform.python_version()} at " in output
     assert "Spark works at local[2,4]" in output
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--master", "local[1]"], 0, ""),
+        (
+            ["--master", "local[1]", "--conf", "spark.driver.memory=lots"],
+            1,
+            "Spark does not start with master local[1]: ",
+        ),
+        (
+            ["--master", "local[1]", "--conf", "spark.task.cpus=two"],
+            1,
+            "spark.task.cpus",
+        ),
+    ],
+    ids=["starts", "no Java", "no Spark"],
+)
+def test_s14_java_says_nothing_and_a_failure_is_one_sentence(
+    words: list[str], code: int, message: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rmqpy.cli", "pipeline", "doctor", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env=python_environment({}),
+    )
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr and done.stderr.count("\n") == code, done.stderr
+    assert ("Spark works at local[1]" in done.stdout) == (code == 0)
+
+
+def test_output_is_passed_on_once_the_start_has_succeeded(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    child = """
+import os
+os.write(2, b"noise\\n26/01/01 00:00:00 ERROR Store: full\\n")
+input()
+os.write(2, b"later\\n")
+"""
+    with held_output() as output:
+        process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, text=True)
+        while (reason := output.reason()) is None:
+            assert process.poll() is None
+        output.release()
+    assert reason == "full"
+    process.communicate("\n")
+    output.drain()
+    assert capfd.readouterr().err == "26/01/01 00:00:00 ERROR Store: full\nlater\n"

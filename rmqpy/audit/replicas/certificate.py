@@ -67,6 +67,10 @@ __all__ = [
 ]
 
 KIND: Final = "rmqpy-certificate"
+NO_CERTIFICATE = (
+    "found no certificate, expected the output of rmqpy pipeline certify or rmqpy upgrade verify;"
+    " give another file"
+)
 CERTIFICATE_FORMAT: Final = 5
 """Since 2: tables, keys, groups of differences, ``not_examined``, and words of the verdict.
 Since 3: which store is behind in a table. Since 4: messages in queues of 5.x. Since 5: which stores
@@ -264,7 +268,7 @@ class Certificate:
                 format=tree["format"],
             )
         except (KeyError, TypeError) as error:
-            raise RmqError(f"not a certificate: {error!r}") from error
+            raise RmqError(NO_CERTIFICATE) from error
 
 
 def _subject_of(tree: dict[str, Any]) -> Subject:
@@ -306,7 +310,7 @@ def _tree(raw: bytes) -> dict[str, Any]:
         if tree["kind"] != KIND or tree["format"] > CERTIFICATE_FORMAT:
             raise RmqError(f"not a certificate of a known format: {tree['kind']}")
     except (KeyError, TypeError, ValueError) as error:
-        raise RmqError(f"not a certificate: {error!r}") from error
+        raise RmqError(NO_CERTIFICATE) from error
     return tree
 
 

@@ -40,6 +40,7 @@ def add_verb(verbs: Commands) -> None:
     append.add_argument(
         "--broker-name",
         required=True,
+        type=_broker_name,
         metavar="NAME",
         help="value of the column brokerName; the table keeps the position of each",
     )
@@ -79,6 +80,12 @@ def add_verb(verbs: Commands) -> None:
     place_options(append)
     add_log_options(append)
     append.set_defaults(command=_append)
+
+
+def _broker_name(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("found an empty name, expected that of the broker")
+    return text
 
 
 def _setting(text: str) -> tuple[str, str]:

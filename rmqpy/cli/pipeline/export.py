@@ -193,13 +193,13 @@ def _ready_query(options: argparse.Namespace) -> int:
 
 def _queried(options: argparse.Namespace) -> QueriedFolder:
     """Return what ``--on`` names. Raise an error without starting Spark if it has no tables."""
-    from rmqpy.model.local_paths import is_elsewhere, local_path
+    from rmqpy.model.local_paths import is_elsewhere, local_path, without_slash
     from rmqpy.pipeline.jobs.sql import read_with, store_elsewhere, tables_in
 
     check_storage_options(options, [options.on])
     if is_elsewhere(options.on):
         refuse_hosts(options.on, "export that store, and query the export")
-        folder = store_elsewhere(options.on.rstrip("/"), dict(options.storage))
+        folder = store_elsewhere(without_slash(options.on), dict(options.storage))
     else:
         folder = tables_in(local_path(options.on))
     return read_with(folder, options.reading)

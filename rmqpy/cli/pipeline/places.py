@@ -99,9 +99,14 @@ def storage_option(text: str) -> tuple[str, Any]:
 
 def output_place(text: str) -> str:
     """Return the absolute path of an output, or a URI, for the ``type`` of an option."""
-    from rmqpy.model.local_paths import is_elsewhere
+    from rmqpy.model.local_paths import is_elsewhere, without_slash
 
-    return text.rstrip("/") if is_elsewhere(text) else output_path(text)
+    if not is_elsewhere(text):
+        return output_path(text)
+    try:
+        return without_slash(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def export_target(options: argparse.Namespace) -> ExportTarget:
@@ -150,14 +155,14 @@ def store_places(
     """
     from rmqpy.audit.remote.files import RemoteFileSystem
     from rmqpy.audit.scan.store_root import check_store_root
-    from rmqpy.model.local_paths import is_elsewhere, local_path
+    from rmqpy.model.local_paths import is_elsewhere, local_path, without_slash
     from rmqpy.store.files.disk import OsFileSystem
 
     check_storage_options(options, (*directories, *targets))
     places = []
     for text in directories:
         if is_elsewhere(text):
-            root = text.rstrip("/")
+            root = without_slash(text)
             place = StorePlace(root, RemoteFileSystem(_source(root, options)))
         else:
             place = StorePlace(local_path(text), OsFileSystem())
@@ -192,12 +197,12 @@ def replica_uri(text: str) -> tuple[str, str] | None:
 
     Replicas that answer for themselves (``upgrade serve``, ``ssh``) are other ones.
     """
-    from rmqpy.model.local_paths import is_elsewhere
+    from rmqpy.model.local_paths import is_elsewhere, without_slash
 
     name, uri = ("", text) if is_elsewhere(text) else text.partition("=")[::2]
     if not is_elsewhere(uri) or uri.partition(":")[0].lower() in ANSWERING:
         return None
-    uri = uri.rstrip("/")
+    uri = without_slash(uri)
     return name or uri.rpartition("/")[2], uri
 
 

@@ -38,7 +38,7 @@ from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.audit.scan.store_root import check_store_root
 from rmqpy.model.errors import ConfigError, StoreError
 from rmqpy.model.files import FileSystem
-from rmqpy.model.local_paths import is_elsewhere, local_path
+from rmqpy.model.local_paths import is_elsewhere, local_path, without_slash
 from rmqpy.pipeline.arrow.columns import TIME_MS_MAX
 from rmqpy.pipeline.arrow.message_filter import MessageFilter, log_batches
 from rmqpy.pipeline.arrow.rows import COLUMNS, MessageColumns
@@ -278,7 +278,7 @@ def _stores(given: Options) -> list[tuple[str, FileSystem]]:
     stores: list[tuple[str, FileSystem]] = []
     for text in paths:
         if is_elsewhere(text):
-            root = text.rstrip("/")
+            root = without_slash(text)
             stores.append((root, RemoteFileSystem(ObjectStore(root, storage))))
         else:
             stores.append((local_path(text), OsFileSystem()))

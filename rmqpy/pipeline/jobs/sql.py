@@ -136,7 +136,9 @@ def query(session: SparkSession, folder: QueriedFolder, statement: str) -> DataF
             frame.createOrReplaceTempView(name)
         return session.sql(statement)
     except PySparkException as error:
-        raise RmqError(f"Spark refuses the query: {str(error).splitlines()[0]}") from None
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else type(error).__name__
+        raise RmqError(f"Spark refuses the query: {reason}") from None
 
 
 def _query_store(session: SparkSession, folder: QueriedFolder, statement: str) -> DataFrame:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from attrs import define, field
 
 from rmqpy.model.errors import ConfigError, RmqError
+from rmqpy.pipeline.spark.java_output import JavaOutput, held_output
 from rmqpy.pipeline.spark.jvm import find_java
 
 if TYPE_CHECKING:
@@ -198,11 +199,23 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
         yield running
         return
     with interrupt_on_sigint():
-        session = _start(plan)
+        with held_output() as output:
+            session = _start(plan, output)
+            output.release()
+        _silence_traces()
         try:
             yield session
         finally:
             session.stop()
+            output.drain()
+
+
+def _silence_traces() -> None:
+    """Drop the traces that pyspark logs for a wrong statement; its error is raised, too."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @contextmanager
@@ -260,7 +273,7 @@ def _check_sent_files(plan: SessionPlan) -> None:
             )
 
 
-def _start(plan: SessionPlan) -> SparkSession:
+def _start(plan: SessionPlan, output: JavaOutput) -> SparkSession:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -284,9 +297,10 @@ def _start(plan: SessionPlan) -> SparkSession:
         if plan.remote is not None and plan.archives:
             session.addArtifacts(*plan.archives, archive=True)
     except (PySparkException, Py4JError, RuntimeError) as error:
+        reason = output.reason() or java_reason(str(error))
         raise RmqError(
             f"Spark does not start with {'remote' if plan.remote else 'master'}"
-            f" {plan.remote or plan.master}: {java_reason(str(error))}; run rmqpy pipeline doctor"
+            f" {plan.remote or plan.master}: {reason.rstrip('.')}; run rmqpy pipeline doctor"
             " to check the installation"
         ) from None
     if threading.current_thread() is threading.main_thread():
