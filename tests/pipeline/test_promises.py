@@ -3,6 +3,8 @@
 ===  ===============================================================================
 s1   a path without a store is never clean, and two of them are never equal
 s2   "contained in" and "equal" are two verdicts, whatever the order of the replicas
+s3   keys and queues of a clean store are sums of the core (figures: bench/pipeline.py)
+s4   tasks of Spark share their overhead (test_tasks.py; figures: bench/pipeline.py)
 s5   a URI is honoured or refused, and never turned into a folder
 s6   a range of a file is read without walking to it from the start of the file
 s7   a DataFrame that is used twice has all rows each time
@@ -119,6 +121,29 @@ def test_s2_a_shorter_replica_is_not_equal_in_any_order(store_of: StoreOf, capsy
         assert main([*words, "--format", "json"]) == 2
         tree = json.loads(capsys.readouterr().out)
         assert tree["verdict"] != "EQUAL"
+
+
+# ------------------------------------------------------------------ s3: no loop over keys
+
+
+def test_s3_no_key_and_no_queue_of_a_clean_store_is_visited_in_python(
+    copy_of: StoreOf, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    from rmqpy.audit.checks.key_check import KeyCheck
+    from rmqpy.audit.checks.queue_check import QueueCheck
+
+    def fail(*_given: object) -> None:
+        raise AssertionError("keys or queues were visited one by one")
+
+    store = copy_of(STORE)
+    monkeypatch.setattr(KeyCheck, "_each_message", fail)
+    monkeypatch.setattr(QueueCheck, "run", fail)
+    assert main(["pipeline", "audit", str(store)]) == 0
+    assert "clean" in capsys.readouterr().out
+    unit = next((store / "consumequeue" / "Keyed" / "0").iterdir())
+    flip_bit(unit, 7)
+    with pytest.raises(AssertionError, match="one by one"):
+        main(["pipeline", "audit", str(store)])
 
 
 # ------------------------------------------------------------------ s5: URIs

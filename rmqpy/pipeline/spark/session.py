@@ -283,7 +283,7 @@ def _start(plan: SessionPlan, output: JavaOutput) -> SparkSession:
         home = find_java(os.environ).home
         if home is not None:
             os.environ["JAVA_HOME"] = home
-    if plan.is_local:
+    if plan.is_local or (plan.remote or "").startswith("local"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder
