@@ -162,13 +162,19 @@ class JudgedCluster:
         return topic
 
     def spread_topic(self, topic: str) -> None:
-        """Wait until every member knows a topic, as slaves fetch topics from time to time."""
+        """Wait until every member knows a topic. Slaves fetch topics from time to time; an election
+        before that loses those of a Java master, so the topic is created at each new one.
+        """
         deadline = time.monotonic() + START_SECONDS_MAX
         request = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG)
-        for member in (each for members in self.brokers.values() for each in members):
-            while topic not in _tables(member.address, request):
-                assert time.monotonic() < deadline, f"{member.name} does not know {topic}"
-                time.sleep(0.2)
+        members = [each for members in self.brokers.values() for each in members]
+        masters: list[str] = []
+        while not all(topic in _tables(member.address, request) for member in members):
+            assert time.monotonic() < deadline, f"not every member knows {topic}"
+            if (now := [self.master(name).address for name in self.names]) != masters:
+                self.create_topic(topic)
+                masters = now
+            time.sleep(0.2)
 
     @contextmanager
     def lost_leader(self) -> Iterator[None]:

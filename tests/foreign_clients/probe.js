@@ -10,6 +10,7 @@ let names = 0;
 
 const quiet = { debug() {}, info() {}, warn() {}, error() {} };
 const print = event => process.stdout.write(`${JSON.stringify(event)}\n`);
+const report = error => process.stderr.write(`${error}\n`);
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
 
 function client(options, more) {
@@ -37,6 +38,12 @@ function message(options, index) {
   return made;
 }
 
+// Listens to the producer that the client creates by itself. Any error without a listener ends the process.
+async function listen() {
+  const inner = await Producer.getDefaultProducer();
+  if (inner.listenerCount('error') === 0) inner.on('error', report);
+}
+
 // Sends again for a time, as a program does that must not lose a message.
 async function patient(options, once) {
   const giveUp = Date.now() + Number(options.retryMs || 0);
@@ -52,8 +59,9 @@ async function patient(options, once) {
 
 async function send(options) {
   const producer = new Producer(client(options, { producerGroup: options.group || 'node-producers' }));
-  producer.on('error', error => process.stderr.write(`${error}\n`)); // Without a listener, it ends the process.
+  producer.on('error', report);
   await producer.ready();
+  await listen();
   const first = Number(options.first || 0);
   for (let index = first; index < first + Number(options.count || 1); index++) {
     try {
@@ -65,6 +73,7 @@ async function send(options) {
     }
   }
   await producer.close();
+  producer.on('error', report); // The client reports errors of connections to closed producers, too.
 }
 
 async function consume(options) {
@@ -75,7 +84,7 @@ async function consume(options) {
     rebalanceInterval: 1000,
     pollNameServerInteval: 1000,
   }));
-  consumer.on('error', error => process.stderr.write(`${error}\n`));
+  consumer.on('error', report);
   let count = 0;
   let last = Date.now();
   const expression = options.expression || '*';
@@ -91,6 +100,7 @@ async function consume(options) {
     return found.reconsumeTimes < Number(options.refuse || 0) ? Consumer.ACTION_RETRY : undefined;
   });
   await consumer.ready();
+  await listen();
   const most = Number(options.max || Infinity);
   const firstBy = Date.now() + Number(options.firstMs || 10_000);
   const idle = Number(options.idleMs || 1500);
@@ -114,7 +124,7 @@ async function run(line) {
   }
 }
 
-process.on('unhandledRejection', error => process.stderr.write(`${error}\n`));
+process.on('unhandledRejection', report);
 print({ event: 'ready' });
 let running = Promise.resolve();
 createInterface({ input: process.stdin })
