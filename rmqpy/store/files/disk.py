@@ -16,6 +16,7 @@ import fcntl
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,7 +32,6 @@ LOCK_CONTENT = b"lock"
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 _allocate = getattr(os, "posix_fallocate", None)  # macOS has none
-_advise = getattr(os, "posix_fadvise", None)  # neither
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -250,8 +250,8 @@ class DiskLock:
 
 
 def _read_nothing_ahead(fd: int) -> None:
-    if _advise is not None:
-        _advise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    if sys.platform == "linux":
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
 
 def sync_file_system(path: str) -> bool:
