@@ -196,6 +196,9 @@ def next_comparison(
     if equal:
         if index == follower.end:
             return PeerState.APPEND, index, _FROM_END
+        last = min(leader.end, follower.end)
+        if search.different < 0 and index < last:  # it has grown since its end was compared
+            return PeerState.COMPARE, last, evolve(search, equal=index)
         if search.different <= index + 1:
             return PeerState.TRUNCATE, index, _FROM_END
         halfway = (index + search.different) // 2
