@@ -89,7 +89,9 @@ class BrokerHost(Host):
     def needs_restart(self) -> bool:
         if self.running is None:
             return False
-        return self.stopping or self.running.store.health.failure is not None
+        # A sync that began on a failing disk may fail later.
+        failed = self.disk.syncs_fail or self.running.store.health.failure is not None
+        return self.stopping or failed
 
     @property
     def address(self) -> str:

@@ -174,11 +174,12 @@ class Cluster(ABC, Generic[HostT]):
         self.network.unblock_calm()
         for name in sorted(names):
             host = self.hosts[name]
+            needs_restart = host.needs_restart
             host.disk.heal()
             host.disk.crash_after = -1
             if host.life is not None:
                 host.life.resume()
-                if host.needs_restart:
+                if needs_restart:
                     self.crash(host, power=False)
             if host.life is None:
                 self.start(host)
@@ -196,6 +197,7 @@ class Cluster(ABC, Generic[HostT]):
             return
         self.log(f"{host.name} starts")
         self.checker.started(host.name)
+        self.progress.check(host.name)
 
     def crash(self, host: HostT, *, power: bool, working: bool = False) -> None:
         """End a process; with ``working``, it was in the middle of an event."""
@@ -256,8 +258,7 @@ class Cluster(ABC, Generic[HostT]):
 
     def _checked(self, name: str) -> None:
         self.checker.check(name)
-        if self.progress.stable is not None:
-            self.progress.check(name)
+        self.progress.check(name)
 
     def _on_write(self, machine: Machine, port: int, to: str, piece: bytes) -> None:
         self.checker.on_write(machine, port, to, piece)

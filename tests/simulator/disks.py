@@ -233,8 +233,11 @@ class SimulatedDisk(MemoryFiles):
 
     def rename(self, old: str, new: str) -> None:
         MemoryFiles.rename(self, old, new)
-        self._names.append(_Name(self._next_number(), new, self.nodes[new]))
-        self._names.append(_Name(self._next_number(), old, None))
+        for path, node in list(self.nodes.items()):
+            if path == new or path.startswith(f"{new}/"):
+                former = old + path[len(new) :]
+                self._names.append(_Name(self._next_number(), path, node))
+                self._names.append(_Name(self._next_number(), former, None))
 
     def sync_dir(self, path: str) -> None:
         MemoryFiles.sync_dir(self, path)

@@ -83,7 +83,7 @@ class Host(ABC):
 
     @property
     def needs_restart(self) -> bool:
-        """Whether the running process cannot recover from a disk fault."""
+        """Whether the running process may not recover from a disk fault, before it is healed."""
         return False
 
     def jump_clock(self, jump_ms: int) -> None:

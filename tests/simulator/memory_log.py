@@ -104,6 +104,11 @@ class MemoryLog:
         self._same_count = len(self.entries)
         return self.end
 
+    @property
+    def durable_index(self) -> int:
+        """The last entry that a power failure does not change; -1 if there is none."""
+        return self.entries[self._same_count - 1].index if self._same_count else -1
+
     def lose_power(self, kept_unsynced: int) -> None:
         """Keep the durable entries.
 

@@ -319,8 +319,9 @@ class Nemesis(Generic[HostT]):
             self._after(3000, partial(self._heal_disk, each))
 
     def _heal_disk(self, host: HostT) -> None:
+        needs_restart = host.needs_restart
         host.disk.heal()
-        if host.needs_restart:
+        if needs_restart:
             self.cluster.progress.on_fault(host.name)
             self.cluster.crash(host, power=False)
         if host.life is None:

@@ -154,7 +154,8 @@ class NodeHost(Host):
         self.node.tick(self.life.monotonic_ms())
         self._process_ready()
         if self.rng.random() < CHECKPOINT_CHANCE:
-            disk.checkpoint = self.node.committed_index
+            # As the checkpoint of an entry store, which counts no further after an unclean stop.
+            disk.checkpoint = min(self.node.committed_index, disk.log.durable_index)
 
     def _step(self, event: Event) -> None:
         assert self.node is not None

@@ -22,7 +22,7 @@ from typing import Generic
 
 from attrs import define, field
 
-from rmqpy.dledger.state import Role
+from rmqpy.dledger.state import NO_TERM, Role
 from simulator.host import HostT
 from simulator.invariants import InvariantViolationError
 from simulator.plan import SimulationPlan
@@ -72,7 +72,7 @@ class ProgressChecker(Generic[HostT]):
     """Since when all calm members follow one leader, or -1."""
 
     _terms: dict[str, int] = field(factory=dict)
-    """The last term of each member, as of the last poll."""
+    """The last term of each member."""
 
     _history: deque[tuple[int, int]] = field(factory=deque)
     """(time, committed index of the leader) of the last polls."""
@@ -127,20 +127,22 @@ class ProgressChecker(Generic[HostT]):
             self.disturb()
 
     def check(self, name: str) -> None:
-        """Check a member after one of its events."""
-        stable = self.stable
-        if stable is not None and name in self.calm:
-            node = self.hosts[name].node
-            if node is not None and (node.leader_id, node.term) != stable:
-                self._leader_lost()
+        """Check a member after its start and after each of its events."""
+        node, stable = self.hosts[name].node, self.stable
+        if node is None:
+            return
+        self._terms[name] = node.term
+        if stable is not None and name in self.calm and (node.leader_id, node.term) != stable:
+            self._leader_lost()
 
     # Inside
 
     def _leader_lost(self) -> None:
         assert self.stable is not None
-        node = self.hosts[self.stable[0]].node
-        if node is not None and node._member.transferee is not None:
-            self.disturb()  # an operator asked for it before the truce
+        members = [host.node._member for host in self.hosts.values() if host.node is not None]
+        # An operator asked for it before the truce; a successor catches up first.
+        if any(each.transferee is not None or each.term_to_take != NO_TERM for each in members):
+            self.disturb()
             return
         raise InvariantViolationError(
             f"{self.stable[0]} leads in term {self.stable[1]}, {self._names} are healthy since"
@@ -165,9 +167,6 @@ class ProgressChecker(Generic[HostT]):
         if number != self._round:
             return
         self.timeline.at(POLL_MS, lambda: self._poll(number))
-        for name, host in self.hosts.items():
-            if host.node is not None:
-                self._terms[name] = host.node.term
         now_ms = self.timeline.now_ms
         since_ms = max(self.disturbed_ms + self.elect_ms, self._acknowledged_ms)
         if now_ms > since_ms + ACK_MS + self.pulse_ms:
