@@ -1,40 +1,42 @@
 """Measure the cost of the data pipeline, as ratios of two measurements on one store in one run.
 
-    python bench/pipeline.py                              # 2 GiB of 1 KiB messages
-    python bench/pipeline.py --gigabytes 12 --size 128
-    python bench/pipeline.py --store DIR --rows kernel,md5
+    python bench/pipeline.py                              # stores of 2 GiB of 1 KiB messages
+    python bench/pipeline.py --gigabytes 4 --rows audit,cores --rounds 5
+    python bench/pipeline.py --gigabytes 12 --store DIR --rows parquet
 
-rmqload fills the store through an rmqpy broker: a classic log with files of 1 GiB, closed cleanly.
-The folder that ``--store`` names is kept, and reused the next time. The store is read once before
-anything is timed. The last file ends with zeros, which cost md5 as much as the rest and count for
-md5 only. CPU means all processes together: driver, JVM, Python workers. The output is one JSON line
-with the load of the machine before and after. Exit code: 0 every goal is met, 2 one is not.
+The bodies are random bytes. A command is timed as a user runs it, as a process of its own with all
+of its work: start, log, consume queues, key index, report. CPU means all processes together:
+command, JVM, Python workers. ``md5`` reads the log files only. The log is in the page cache. The
+folder that ``--store`` names gets the store with 100 queues and keys, and is kept and reused. The
+output is one JSON line with the load of the machine before and after. Exit code: 0 every goal is
+met, 2 one is not.
 
-==========  =====  ========================================================================
-row         goal   ratio
-==========  =====  ========================================================================
-kernel      8      bytes per second: the audit of the log in one process / openssl md5
-spark-256   0.5    bytes per CPU second: Spark's audit, ranges of 256 MiB / the kernel
-spark-file  0.7    the same with ranges of a file
-md5         0.85   bytes per CPU second: the audit with MD5 of every file / openssl md5
-parquet     4      CPU: Spark's own Parquet writer / an export
-rebuild     0.5    CPU: rebuild of consume queues and key index in one process / on Spark
-latency     1      seconds from a send to its committed batch, median (at most)
-cores       1.7    wall time: the audit on one core / on two
-==========  =====  ========================================================================
+==================  ====  =========================================================================
+row                 goal  ratio
+==================  ====  =========================================================================
+audit               6     CPU: openssl md5 / ``pipeline audit``; 100 queues, two keys a message
+audit-plain         6     the same without keys
+audit-queues        6     the same with 50,000 queues, and keys
+audit-queues-plain  6     the same with 50,000 queues, without keys
+md5                 0.85  CPU: openssl md5 / ``pipeline audit --md5``
+cores               1.7   wall time: ``pipeline audit --engine local`` on one core / on two
+spark               0.7   CPU: ``pipeline audit`` / the same with ``--engine spark``
+spark-warm          0.7   the same audit in a Spark session that has run it before
+spark-cores         1.7   wall time: ``pipeline audit --engine spark`` on one core / on two
+rebuild-queues      2     CPU: ``pipeline rebuild --apply``, 50,000 queues / 100 queues (at most)
+rebuild-spark       0.5   CPU: a rebuild in one process / in a Spark session
+parquet             4     CPU: Spark's own Parquet writer / an export, in a Spark session
+latency             1     seconds from a send to its committed batch, median (at most)
+==================  ====  =========================================================================
 
-"On one core" means that all of Spark runs on it, including the threads of the JVM, as on a machine
-with one core; with a single worker on two cores, the JVM has the other core (figure ``one
-worker``). With ``cores``, the figures ``plain`` show what this machine gains from two cores in
-general: the kernel alone over the same ranges, in one process and in two independent ones. Both
-Parquet writers use zstd level 1. For ``cores``, the JVM has the options of the rmqpy commands, and
-for the other rows those of Spark: the former compile less, with which Spark's own writer would cost
-half as much again.
+"On one core" means that all threads and processes of the command run on it, including those of the
+JVM. Both Parquet writers use zstd level 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import shutil
@@ -51,17 +53,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
-from compare import build_generator
-from fill import GIB, Filling, filled
+from audit import Shape, make_store
 
 from rmqpy.audit.checks.engine import AuditOptions, audit_store
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.audit.scan.log_bytes import map_log
-from rmqpy.audit.scan.ranges import WorkRange, audit_range, split_log
 from rmqpy.client import Message
 from rmqpy.client.blocking import BlockingProducer
-from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.pipeline.jobs.export import Export, ExportPlan
 from rmqpy.pipeline.jobs.export_target import FolderTarget
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, run_here
@@ -69,15 +67,16 @@ from rmqpy.pipeline.jobs.spark_runner import SparkRunner
 from rmqpy.pipeline.spark.distributed_map import map_on_spark
 from rmqpy.pipeline.spark.session import SessionPlan, spark_session
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.store.files.log_recovery import Framing
 from rmqpy.testing.blocking_connection import connect_when_ready, create_topic
 from rmqpy.testing.ports import BROKER_PORT_COUNT, free_port_block
 from rmqpy.testing.processes import BrokerSpec, RmqpySite
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
 
 CHUNK: Final = 8 << 20
+GIB: Final = 1 << 30
 RANGE: Final = 256 << 20
-FILE: Final = 1 << 30
+QUEUES: Final = 100
+MANY_QUEUES: Final = 50_000
 WARMING_PASSES: Final = 4
 """Passes before timing, in which the JVM compiles and the workers start."""
 ZSTD_LEVEL: Final = "1"
@@ -87,39 +86,29 @@ STREAM_SECONDS_MAX: Final = 60.0
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 STAT_TIMES = slice(11, 15)
 """utime, stime, cutime, and cstime after the name of a process in /proc/PID/stat."""
+SET_CHILD_SUBREAPER: Final = 36
+"""The number of the call of prctl after which orphans become children of this process."""
 
 GOALS: Final = {
-    "kernel": 8.0,
-    "spark-256": 0.5,
-    "spark-file": 0.7,
+    "audit": 6.0,
+    "audit-plain": 6.0,
+    "audit-queues": 6.0,
+    "audit-queues-plain": 6.0,
     "md5": 0.85,
-    "parquet": 4.0,
-    "rebuild": 0.5,
-    "latency": 1.0,
     "cores": 1.7,
+    "spark": 0.7,
+    "spark-warm": 0.7,
+    "spark-cores": 1.7,
+    "rebuild-queues": 2.0,
+    "rebuild-spark": 0.5,
+    "parquet": 4.0,
+    "latency": 1.0,
 }
-AT_MOST: Final = frozenset(["latency"])
+AT_MOST: Final = frozenset(["latency", "rebuild-queues"])
+SESSION_ROWS: Final = frozenset(["spark-warm", "rebuild-spark", "parquet", "latency"])
 
 
 # ------------------------------------------------------------------------------ the store
-
-
-def fill(work: Path, options: argparse.Namespace) -> Path:
-    """Fill a store to the given size, close it cleanly, and return it."""
-    spec = BrokerSpec(
-        port=free_port_block(BROKER_PORT_COUNT).broker_port,
-        namesrv="127.0.0.1:9",
-        sizes={"diskMaxUsedSpaceRatio": "95", "fileReservedTime": "480"},
-    )
-    broker = RmqpySite(work).broker("broker", spec).start()
-    filling = Filling(build_generator(work), options.gigabytes, options.size, queues=16)
-    try:
-        with filled(broker, filling):
-            pass
-    finally:
-        broker.stop(timeout_s=300)
-    assert broker.store is not None
-    return broker.store
 
 
 def logs_of(store: Path) -> list[Path]:
@@ -165,22 +154,30 @@ def tree_ticks() -> dict[int, int]:
     return {pid: ticks[pid] for pid in tree if pid in ticks}
 
 
-@contextmanager
-def limited_to_cores(cores: int) -> Iterator[None]:
-    """Run this process and its descendants, including later ones, on ``cores`` cores."""
-    allowed = os.sched_getaffinity(0)
-    _set_cores(set(sorted(allowed)[:cores]))
-    try:
-        yield
-    finally:
-        _set_cores(allowed)
+def command(words: list[str], *, cores: int | None = None) -> tuple[float, float]:
+    """Run a command of rmqpy and return its seconds, and the CPU seconds of all its processes."""
+    allowed = sorted(os.sched_getaffinity(0))[:cores]
+    cpu, start = children_cpu_s(), time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rmqpy.cli", "pipeline", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=partial(os.sched_setaffinity, 0, allowed),
+    )
+    output, _ = process.communicate()
+    seconds = time.monotonic() - start
+    if process.returncode != 0:
+        raise SystemExit(f"{words} ended with {process.returncode}: {output.decode()}")
+    with suppress(ChildProcessError):
+        while True:  # the JVM and Spark's workers, which nobody else waits for
+            os.wait()
+    return seconds, max(children_cpu_s() - cpu, 1 / TICKS)
 
 
-def _set_cores(cores: set[int]) -> None:
-    for pid in tree_ticks():
-        for thread in Path(f"/proc/{pid}/task").glob("*"):
-            with suppress(ProcessLookupError):
-                os.sched_setaffinity(int(thread.name), cores)
+def children_cpu_s() -> float:
+    """Return the CPU seconds of all processes that this one has waited for."""
+    found = os.times()
+    return found.children_user + found.children_system
 
 
 def timed(do: Callable[[], object]) -> tuple[float, float]:
@@ -190,9 +187,9 @@ def timed(do: Callable[[], object]) -> tuple[float, float]:
     return time.monotonic() - start, max(tree_cpu_s() - cpu, 1 / TICKS)
 
 
-def best(do: Callable[[], object], rounds: int) -> tuple[float, float]:
+def best(do: Callable[[], tuple[float, float]], rounds: int) -> tuple[float, float]:
     """Return the shortest time and the least CPU of all rounds, because noise only adds."""
-    timings = [timed(do) for _ in range(rounds)]
+    timings = [do() for _ in range(rounds)]
     return min(wall for wall, _ in timings), min(cpu for _, cpu in timings)
 
 
@@ -206,71 +203,51 @@ class Bench:
         self.store = store
         self.files = logs_of(store)
         self.size = read_all(self.files)
-        facts = read_facts(OsFileSystem(), str(store))
-        self.content = facts.end - facts.begin
         self.rounds: int = options.rounds
         self.work = work
         self.figures: dict[str, float] = {}
 
-    def plan(self, **more: Any) -> AuditOptions:
-        return AuditOptions(root=str(self.store), derived=False, **more)
+    def openssl(self, name: str) -> None:
+        """Measure md5 of the log files; ``name`` is that of the store."""
+        words = ["openssl", "md5", *map(str, self.files)]
 
-    def kernel(self) -> None:
-        """Measure the audit of the log in one process and thread, without consume queues."""
-        wall, cpu = best(lambda: audit_store(OsFileSystem(), self.plan(workers=1)), self.rounds)
-        self.figures["kernel bytes/s"] = self.content / wall
-        self.figures["kernel bytes/cpu-s"] = self.content / cpu
+        def digest() -> tuple[float, float]:
+            cpu, start = children_cpu_s(), time.monotonic()
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            return time.monotonic() - start, max(children_cpu_s() - cpu, 1 / TICKS)
 
-    def openssl(self) -> None:
-        command = ["openssl", "md5", *map(str, self.files)]
-        wall, cpu = best(
-            lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), self.rounds
-        )
-        self.figures["md5 bytes/s"] = self.size / wall
-        self.figures["md5 bytes/cpu-s"] = self.size / cpu
+        self._note(f"openssl {name}", best(digest, self.rounds))
 
-    def with_md5(self) -> None:
-        def both() -> None:
-            assert audit_store(OsFileSystem(), self.plan(workers=1, md5=True)).md5s
+    def audit(self, name: str, *options: str, cores: int | None = None) -> None:
+        """Measure ``pipeline audit`` as a command."""
+        words = ["audit", str(self.store), "--format", "json", *options]
+        command(words, cores=cores)  # brings the derived files into the page cache
+        self._note(name, best(lambda: command(words, cores=cores), self.rounds))
 
-        _, cpu = best(both, self.rounds)
-        self.figures["audit+md5 bytes/cpu-s"] = self.size / cpu
+    def _note(self, name: str, timing: tuple[float, float]) -> None:
+        self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = timing
 
-    def spark(self, session: Any, name: str, range_bytes: int) -> None:
+    def rebuild_queues(self, name: str) -> None:
+        """Measure ``pipeline rebuild --apply`` of a store that has only its log."""
+        root = self.work / "to rebuild"
+        root.mkdir()
+        (root / "commitlog").symlink_to(self.store / "commitlog")
+        words = ["rebuild", str(root), "--apply", "--engine", "local"]
+        self._note(name, command(words))
+        shutil.rmtree(root)
+
+    def spark_warm(self, session: Any) -> None:
+        """Measure a whole audit in a session, without its start."""
         directory = read_directory(OsFileSystem(), str(self.store))
+        plan = AuditOptions(root=str(self.store), pooled=True, range_bytes=RANGE)
 
         def audit() -> None:
-            plan = self.plan(range_bytes=range_bytes)
-            assert audit_store(
-                OsFileSystem(), plan, SparkRunner(session, OsFileSystem(), directory)
-            ).records
+            runner = SparkRunner(session, OsFileSystem(), directory)
+            assert audit_store(OsFileSystem(), plan, runner).is_clean
 
         for _ in range(WARMING_PASSES):
             audit()
-        wall, cpu = best(audit, self.rounds)
-        self.figures[f"{name} bytes/s"] = self.content / wall
-        self.figures[f"{name} bytes/cpu-s"] = self.content / cpu
-
-    def cores(self) -> dict[str, float]:
-        """Measure the audit with two workers, with one, and with all of Spark on one core."""
-        with session_of(2, light=True) as session:
-            self.spark(session, "two cores", RANGE)
-        with session_of(1, light=True) as session:
-            self.spark(session, "one worker", RANGE)
-            with limited_to_cores(1):
-                self.spark(session, "one core", RANGE)
-        return self.figures
-
-    def plain(self) -> None:
-        """Measure the kernel in one process and in two, which is the most two cores can gain."""
-        ranges = [
-            work
-            for row in read_directory(OsFileSystem(), str(self.store)).logs
-            for work in split_log(row, str(self.store), RANGE)
-        ]
-        for count in (1, 2):
-            seconds = min(plain_seconds(ranges, count) for _ in range(self.rounds))
-            self.figures[f"plain bytes/s of {count}"] = self.content / seconds
+        self._note("spark warm", best(partial(timed, audit), self.rounds))
 
     def export(self, session: Any) -> None:
         def export() -> None:
@@ -293,7 +270,7 @@ class Bench:
 
     def _written(self, name: str, do: Callable[[], None]) -> None:
         do()  # warms up the JVM and the workers
-        wall, cpu = best(do, self.rounds)
+        wall, cpu = best(partial(timed, do), self.rounds)
         self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = wall, cpu
         files = (self.work / name).glob("*.parquet")
         self.figures[f"{name} bytes"] = sum(file.stat().st_size for file in files)
@@ -360,33 +337,9 @@ def committed(checkpoint: Path) -> int:
     return sum(1 for name in (checkpoint / "commits").glob("*") if name.name.isdigit())
 
 
-def plain_seconds(ranges: list[WorkRange], count: int) -> float:
-    """Return the seconds in which ``count`` processes audit all ranges, a share each."""
-    context = get_context("fork")
-    started, ended = context.Barrier(count + 1), context.Barrier(count + 1)
-
-    def share(first: int) -> None:
-        started.wait()
-        for work in ranges[first::count]:
-            plan = TallyPlan(dledger=work.framing is Framing.DLEDGER, digests=False)
-            audit_range(map_log(OsFileSystem(), work.path), work, plan)
-        ended.wait()
-
-    processes = [context.Process(target=share, args=(first,)) for first in range(count)]
-    for process in processes:
-        process.start()
-    started.wait()
-    start = time.monotonic()
-    ended.wait()
-    seconds = time.monotonic() - start
-    for process in processes:
-        process.join()
-    return seconds
-
-
 @contextmanager
-def session_of(workers: int, *, light: bool = False) -> Iterator[Any]:
-    plan = SessionPlan(master=f"local[{workers},4]", name="bench", light=light)
+def session_of(workers: int) -> Iterator[Any]:
+    plan = SessionPlan(master=f"local[{workers},4]", name="bench")
     with spark_session(plan) as session:
         yield session
 
@@ -394,42 +347,92 @@ def session_of(workers: int, *, light: bool = False) -> Iterator[Any]:
 # ------------------------------------------------------------------------------ the run
 
 
-def measure(bench: Bench, rows: set[str]) -> dict[str, float]:
-    """Return the ratios of the requested rows."""
-    figures = bench.figures
-    bench.kernel()
-    if rows & {"kernel", "md5"}:
-        bench.openssl()
+def measure_commands(bench: Bench, rows: set[str]) -> None:
+    """Measure the rows of the store with 100 queues and keys that are commands."""
+    bench.openssl("keys")
+    bench.audit("audit", "--engine", "local")
     if "md5" in rows:
-        bench.with_md5()
+        bench.audit("audit --md5", "--engine", "local", "--md5")
     if "cores" in rows:
-        bench.plain()
-        with ProcessPoolExecutor(1, get_context("fork")) as other:
-            figures |= other.submit(bench.cores).result()  # needs a separate JVM
-    if rows & {"spark-256", "spark-file", "parquet", "rebuild", "latency"}:
-        with session_of(2) as session:
-            if "spark-256" in rows:
-                bench.spark(session, "spark-256", RANGE)
-            if "spark-file" in rows:
-                bench.spark(session, "spark-file", FILE)
-            if "parquet" in rows:
-                bench.export(session)
-                bench.spark_writer(session)
-            if "rebuild" in rows:
-                bench.rebuild(session)
-            if "latency" in rows:
-                bench.latency(session)
-    pairs = {
-        "kernel": ("kernel bytes/s", "md5 bytes/s"),
-        "spark-256": ("spark-256 bytes/cpu-s", "kernel bytes/cpu-s"),
-        "spark-file": ("spark-file bytes/cpu-s", "kernel bytes/cpu-s"),
-        "md5": ("audit+md5 bytes/cpu-s", "md5 bytes/cpu-s"),
-        "parquet": ("spark writer cpu-s", "export cpu-s"),
-        "rebuild": ("rebuild here cpu-s", "rebuild cpu-s"),
-        "cores": ("two cores bytes/s", "one core bytes/s"),
+        bench.audit("audit on one core", "--engine", "local", cores=1)
+    if rows & {"spark", "spark-cores"}:
+        bench.audit("audit on Spark", "--engine", "spark")
+    if "spark-cores" in rows:
+        bench.audit("audit on Spark on one core", "--engine", "spark", cores=1)
+    if "rebuild-queues" in rows:
+        bench.rebuild_queues("rebuild of 100 queues")
+
+
+def measure_in_session(bench: Bench, rows: set[str]) -> dict[str, float]:
+    """Measure the rows that need a Spark session; the JVM lives as long as this process."""
+    with session_of(2) as session:
+        if "spark-warm" in rows:
+            bench.spark_warm(session)
+        if "parquet" in rows:
+            bench.export(session)
+            bench.spark_writer(session)
+        if "rebuild-spark" in rows:
+            bench.rebuild(session)
+        if "latency" in rows:
+            bench.latency(session)
+    return bench.figures
+
+
+def measure_other_store(
+    row: str, shape: Shape, options: argparse.Namespace, work: Path, rows: set[str]
+) -> dict[str, float]:
+    """Measure the commands on another store, which exists only meanwhile."""
+    store = work / "other"
+    make_store(store, shape, int(options.gigabytes * GIB))
+    bench = Bench(store, options, work)
+    if row in rows:
+        bench.openssl(row)
+        bench.audit(row, "--engine", "local")
+    if "rebuild-queues" in rows and row == "audit-queues":
+        bench.rebuild_queues("rebuild of 50,000 queues")
+    shutil.rmtree(store)
+    return bench.figures
+
+
+def measure(store: Path, options: argparse.Namespace, work: Path, rows: set[str]) -> Bench:
+    """Measure the requested rows and return the figures."""
+    shapes = {
+        "audit-plain": Shape(body=options.size, queues=QUEUES, keys=False),
+        "audit-queues": Shape(body=options.size, queues=MANY_QUEUES),
+        "audit-queues-plain": Shape(body=options.size, queues=MANY_QUEUES, keys=False),
     }
-    if "cores" in rows:
-        figures["plain two to one"] = figures["plain bytes/s of 2"] / figures["plain bytes/s of 1"]
+    if not store.exists():
+        make_store(store, Shape(body=options.size, queues=QUEUES), int(options.gigabytes * GIB))
+    bench = Bench(store.resolve(), options, work)
+    if rows - SESSION_ROWS - shapes.keys():
+        measure_commands(bench, rows)
+    for row, shape in shapes.items():
+        if row in rows or (row == "audit-queues" and "rebuild-queues" in rows):
+            bench.figures |= measure_other_store(row, shape, options, work, rows)
+    if rows & SESSION_ROWS:
+        if "audit cpu-s" not in bench.figures:
+            bench.audit("audit", "--engine", "local")
+        with ProcessPoolExecutor(1, get_context("fork")) as other:
+            bench.figures |= other.submit(measure_in_session, bench, rows).result()
+    return bench
+
+
+def ratios_of(figures: dict[str, float], rows: set[str]) -> dict[str, float]:
+    pairs = {
+        "audit": ("openssl keys cpu-s", "audit cpu-s"),
+        **{
+            row: (f"openssl {row} cpu-s", f"{row} cpu-s")
+            for row in ("audit-plain", "audit-queues", "audit-queues-plain")
+        },
+        "md5": ("openssl keys cpu-s", "audit --md5 cpu-s"),
+        "cores": ("audit on one core s", "audit s"),
+        "spark": ("audit cpu-s", "audit on Spark cpu-s"),
+        "spark-warm": ("audit cpu-s", "spark warm cpu-s"),
+        "spark-cores": ("audit on Spark on one core s", "audit on Spark s"),
+        "rebuild-queues": ("rebuild of 50,000 queues cpu-s", "rebuild of 100 queues cpu-s"),
+        "rebuild-spark": ("rebuild here cpu-s", "rebuild cpu-s"),
+        "parquet": ("spark writer cpu-s", "export cpu-s"),
+    }
     ratios = {row: figures[one] / figures[two] for row, (one, two) in pairs.items() if row in rows}
     return ratios | ({"latency": figures["latency s"]} if "latency" in rows else {})
 
@@ -440,7 +443,7 @@ def is_met(row: str, ratio: float) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--gigabytes", type=float, default=2.0, help="size of the log")
+    parser.add_argument("--gigabytes", type=float, default=2.0, help="size of each log in GiB")
     parser.add_argument("--size", type=int, default=1024, help="bytes per message body")
     parser.add_argument(
         "--store", type=Path, help="store to use; created and kept if it does not exist"
@@ -454,26 +457,31 @@ def main() -> int:
     rows = set(options.rows.split(","))
     if rows - GOALS.keys():
         parser.error(f"unknown row; the rows are {', '.join(GOALS)}")
+    if ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        parser.error("this needs Linux")
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-", dir=options.folder) as folder:
         work = Path(folder)
-        store: Path = options.store or work / "store"
-        if not store.exists():
-            shutil.move(fill(work, options), store)
         loads = [os.getloadavg()[0]]
-        bench = Bench(store.resolve(), options, work)
-        ratios = measure(bench, rows)
+        bench = measure(options.store or work / "store", options, work, rows)
         loads.append(os.getloadavg()[0])
+    ratios = ratios_of(bench.figures, rows)
     met = {row: is_met(row, ratio) for row, ratio in ratios.items()}
     report = {
-        "gigabytes": round(bench.content / GIB, 2),
+        "gigabytes": round(bench.size / GIB, 2),
         "load": [round(load, 2) for load in loads],
         "cores": os.cpu_count(),
+        "processor": processor(),
         "ratios": {row: round(ratio, 3) for row, ratio in ratios.items()},
         "met": met,
         "figures": {name: round(value, 3) for name, value in bench.figures.items()},
     }
     print(json.dumps(report))
     return 0 if all(met.values()) else 2
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
 
 
 if __name__ == "__main__":
