@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,23 +13,28 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from harness.pipeline import LiveCluster, Row, check_row
+from harness.pipeline import QUICK_JVM, LiveCluster, Row, check_row
 
 from rmqpy.audit.facts.reader import read_facts
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.names import is_system_topic
 from rmqpy.pipeline.spark.session import SessionPlan, check_needs, spark_session
 from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.testing.ports import free_port_block
+from rmqpy.testing.processes import LOOPBACK, ServerProcess, python_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+HOSTS = (LOOPBACK, "127.0.0.2")
+"""The hosts of the workers; speculation never executes a task twice on one host."""
+CLUSTER_SECONDS_MAX = 900
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Return a session on two cores; tests that need it are skipped if it cannot start."""
-    import os
-
     for name, found in check_needs(os.environ):
         if isinstance(found, ConfigError):
             pytest.skip(f"{name}: {found}")
@@ -35,8 +43,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:
         top = str(Path(__file__).parents[2])
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (top, pythonpath))))
-        warehouse = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
-        plan = SessionPlan(master="local[2,4]", light=True, settings=warehouse)
+        settings = {
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            # Snappy needs a library that does not load where musl is installed beside glibc.
+            "spark.sql.parquet.compression.codec": "uncompressed",
+        }
+        plan = SessionPlan(master="local[2,4]", light=True, settings=settings)
         with spark_session(plan) as session:
             yield session
 
@@ -94,3 +106,47 @@ def live(
     cluster = LiveCluster(request.param, tmp_path_factory.mktemp(f"live-{request.param}"))
     yield cluster
     cluster.close()
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    for name, found in check_needs(os.environ):
+        if isinstance(found, ConfigError):
+            pytest.skip(f"{name}: {found}")
+    own = {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
+    return python_environment(own | QUICK_JVM)
+
+
+@pytest.fixture(scope="module")
+def standalone(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Start a master and two workers, and return the URL of the master."""
+    import pyspark
+
+    folder = tmp_path_factory.mktemp("standalone")
+    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    ports = [free_port_block(1) for _ in range(3)]
+
+    def server(name: str, host: str, port: int, words: list[str], ready: bytes) -> ServerProcess:
+        place = ["--host", host, "--port", str(port), "--webui-port", "0"]
+        argv = [launcher, f"org.apache.spark.deploy.{words[0]}", *place, *words[1:]]
+        own = {**environment, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / "work")}
+        return ServerProcess(
+            name, argv, folder / name, port, re.compile(ready), None, own, CLUSTER_SECONDS_MAX
+        )
+
+    url = f"spark://{LOOPBACK}:{ports[0].first}"
+    size = ["--cores", "1", "--memory", "1g"]
+    servers = [server("master", LOOPBACK, ports[0].first, ["master.Master"], rb"New state: ALIVE")]
+    for host, port in zip(HOSTS, ports[1:], strict=True):
+        words = ["worker.Worker", *size, url]
+        servers.append(server(f"worker-{host}", host, port.first, words, rb"registered with"))
+    started: list[ServerProcess] = []
+    try:
+        for each in servers:
+            started.append(each.start())
+        yield url
+    finally:
+        for each in reversed(started):
+            each.kill()

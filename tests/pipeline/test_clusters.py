@@ -9,75 +9,26 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.pipeline import QUICK_JVM, flip_bit
+from harness.pipeline import flip_bit
 
-from rmqpy.model.errors import ConfigError
-from rmqpy.pipeline.spark.session import check_needs
 from rmqpy.testing.ports import free_port_block
-from rmqpy.testing.processes import LOOPBACK, ServerProcess, python_environment
+from rmqpy.testing.processes import LOOPBACK
 
 pytestmark = pytest.mark.spark
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 STORE = "C-upgraded-v497/n0"
 LOCAL_CLUSTER = "local-cluster[2,1,1024]"
-HOSTS = (LOOPBACK, "127.0.0.2")
-"""The hosts of the workers; speculation never executes a task twice on one host."""
 SECONDS_MAX = 900
 LARGE = os.environ.get("RMQPY_LARGE_STORE")
 LARGE_SECONDS_MAX = 3600
-
-
-@pytest.fixture(scope="module")
-def environment() -> dict[str, str]:
-    for name, found in check_needs(os.environ):
-        if isinstance(found, ConfigError):
-            pytest.skip(f"{name}: {found}")
-    own = {"SPARK_LOCAL_IP": LOOPBACK, "PYSPARK_PYTHON": sys.executable}
-    return python_environment(own | QUICK_JVM)
-
-
-@pytest.fixture(scope="module")
-def standalone(
-    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
-    """Start a master and two workers, and return the URL of the master."""
-    import pyspark
-
-    folder = tmp_path_factory.mktemp("standalone")
-    launcher = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    ports = [free_port_block(1) for _ in range(3)]
-
-    def server(name: str, host: str, port: int, words: list[str], ready: bytes) -> ServerProcess:
-        place = ["--host", host, "--port", str(port), "--webui-port", "0"]
-        argv = [launcher, f"org.apache.spark.deploy.{words[0]}", *place, *words[1:]]
-        own = {**environment, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / "work")}
-        return ServerProcess(
-            name, argv, folder / name, port, re.compile(ready), None, own, SECONDS_MAX
-        )
-
-    url = f"spark://{LOOPBACK}:{ports[0].first}"
-    size = ["--cores", "1", "--memory", "1g"]
-    servers = [server("master", LOOPBACK, ports[0].first, ["master.Master"], rb"New state: ALIVE")]
-    for host, port in zip(HOSTS, ports[1:], strict=True):
-        words = ["worker.Worker", *size, url]
-        servers.append(server(f"worker-{host}", host, port.first, words, rb"registered with"))
-    started: list[ServerProcess] = []
-    try:
-        for each in servers:
-            started.append(each.start())
-        yield url
-    finally:
-        for each in reversed(started):
-            each.kill()
 
 
 def damaged(store: Path) -> str:

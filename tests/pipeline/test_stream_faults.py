@@ -24,6 +24,7 @@ import pytest
 from attrs import define, evolve, field
 from harness.pipeline import QUICK_JVM, LiveCluster, bodies
 
+from rmqpy.cli import main
 from rmqpy.client.blocking import BlockingPullConsumer
 from rmqpy.client.core.base_consumer import PullStatus
 from rmqpy.client.core.message import MessageExt
@@ -277,6 +278,7 @@ class StreamRun:
         return {
             "checkpointLocation": str(self.progress.checkpoint),
             "path": str(self.progress.rows),
+            "compression": "none",  # Snappy needs a library that may not load (musl).
         }
 
     def keep_streaming(self) -> None:
@@ -605,3 +607,108 @@ def leader_of(live: LiveCluster, members: list[ServerProcess]) -> ServerProcess 
         return None
     masters = {broker.broker_addrs.get(0) for broker in route.broker_datas}
     return next((member for member in members if member.address in masters), None)
+
+
+# ------------------------------------------------------------------------------ all of it
+
+SPECULATION = {
+    "spark.log.level": "WARN",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "50ms",
+    "spark.speculation.quantile": "0.1",
+    "spark.speculation.multiplier": "1.01",
+    "spark.speculation.minTaskRuntime": "0ms",
+    "spark.locality.wait": "0s",
+}
+
+
+SPECULATED = "TaskKilled ("
+"""The end of an attempt in Spark's log, after the other one has succeeded."""
+CRASHED = "Python worker exited unexpectedly"
+
+
+def executors_of(master: str) -> list[int]:
+    """Return the executors that the workers of a standalone cluster have started."""
+    running = processes()
+    return [
+        pid
+        for pid, (parent, command) in running.items()
+        if "CoarseGrainedExecutorBackend" in command and master in running.get(parent, (0, ""))[1]
+    ]
+
+
+def python_workers_of(master: str) -> list[int]:
+    """Return the Python workers of these executors, without the daemons that fork them."""
+    running = processes()
+    below = [each for pid in executors_of(master) for each in descendants(pid, running)]
+    daemons = [pid for pid in below if "pyspark.daemon" in running[pid][1]]
+    return [pid for pid in daemons if running[pid][0] in daemons]
+
+
+def test_everything_at_once_loses_and_repeats_no_message(
+    standalone: str,
+    live_form: type[LiveCluster],
+    stream_on: Callable[..., StreamRun],
+    tmp_path: Path,
+) -> None:
+    """While messages are sent and read with speculation on two hosts: a Python worker and an
+    executor are killed, the broker is switched to DLedger while it runs, the published offsets are
+    reset, the broker is restarted, and the driver is killed.
+    """
+    live = live_form("rmqpy", tmp_path / "live")
+    stream = stream_on(live)
+    log = stream.progress.root / "driver.log"
+
+    def start() -> Driver:
+        read = {"maxOffsetsPerTrigger": "200", "minPartitions": "4", "pullBatchSize": "1"}
+        read |= {"commitGroup": "shown"}
+        return stream.driver(standalone, settings=SPECULATION, read=read)
+
+    def has_read(count: int) -> bool:
+        driver.keep_running()
+        return stream.progress.read_count(stream.topic) >= count
+
+    def admin(*words: str) -> None:
+        assert main(["admin", words[0], "-n", live.namesrv.address, *words[1:]]) == 0, words
+
+    def kill_one(find: Callable[[], list[int]], message: str) -> None:
+        """Kill a process while tasks work, until the log has the message."""
+
+        def killed() -> bool:
+            driver.keep_running()
+            if stream.progress.phase() in ("planned", "running"):
+                for pid in find()[:1]:
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                    time.sleep(0.5)
+            return message in log.read_text()
+
+        until(killed, message)
+
+    try:
+        driver = start()
+        with Sending(live, stream.topic) as sending:
+            until(lambda: has_read(40), "batches")
+            until(lambda: SPECULATED in log.read_text(), "a task that runs twice")
+            kill_one(lambda: python_workers_of(standalone), CRASHED)
+            kill_one(lambda: executors_of(standalone), "Lost executor")
+            peers = f"n0-127.0.0.1:{free_port_block(1).first}"
+            admin("switch", "-m", "broker-a", "-p", peers, "--apply")
+            sending.wait(20)
+            admin("resetOffsetByTime", "-g", "shown", "-t", stream.topic, "-s", "0")
+            sending.wait(20)
+            acknowledged = len(sending.sent)
+            until(lambda: has_read(acknowledged), "the stream continues")
+            live.broker.stop()
+            live.broker.start()
+            driver.kill()
+            sending.wait(20)
+            driver = start()
+            acknowledged = len(sending.sent)
+            until(lambda: has_read(acknowledged), "the stream continues with another driver")
+        driver.kill()
+        stream.finish()
+        stream.check(sending.sent)
+        assert (live.store / "dledger-n0").is_dir()
+    finally:
+        live.close()
