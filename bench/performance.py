@@ -241,7 +241,7 @@ sends are the first of their queue. Each request is described in
 |---|---|---|---|
 {client_rows}
 
-Java's client was not warm in all rounds ([details](../../bench/README.md#clients)).
+[bench/README.md](../../bench/README.md#clients) has the same on uvloop.
 
 ## Growth, and the pipeline
 
