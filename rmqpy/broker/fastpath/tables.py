@@ -480,6 +480,7 @@ class FastPathTables:
         queues.shared.discard(queue.queue)
         queues.touched.add(queue.queue)
         queue.queue.close()
+        queues.touched.closed(queue.queue)
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
         """Set whether Python holds a pull that waits for a message in this queue."""
