@@ -105,7 +105,7 @@ class MappedFile:
         file = self._file
         if file is not None:
             file.sync()
-        else:
+        if file is None or self._file is not file:  # closed, perhaps before the sync could begin
             try:  # The bytes of a closed file may only be in the page cache.
                 closed = self._files.open(self.path)
             except FileNotFoundError:
@@ -139,9 +139,9 @@ class MappedFile:
             self._file.use_in_place()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None  # before it is closed: a sync may be under way
+        if file is not None:
+            file.close()
 
     def __repr__(self) -> str:
         return f"MappedFile({self.path}, wrote {self.wrote_position})"

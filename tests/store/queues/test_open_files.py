@@ -11,7 +11,7 @@ from harness.store import StoreRig
 
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store import flush_tracker
-from rmqpy.store.files.disk import OsFileSystem
+from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFile
 from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR, map_file
 from rmqpy.store.message_store import MessageStore
@@ -95,6 +95,31 @@ def test_many_queues_are_synced_at_once(
     assert synced[0] == folder
     assert set(synced[1:]) == (set() if can_sync_all else files)
     assert not store.queues.touched, "all are durable"
+    store.shutdown()
+
+
+def test_a_file_that_is_closed_during_its_sync_is_synced_nevertheless(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = rig.open()
+    rig.put(store, 1, topic=b"T1", queue_id=1)
+    queue = store.queues.find("T1", 1)
+    assert queue is not None
+    synced: list[str] = []
+
+    def sync(file: DiskFile) -> None:
+        if file._is_closed:
+            return
+        synced.append(file.path)
+
+    def closed_by_another_thread(file: DiskFile) -> None:
+        monkeypatch.setattr(DiskFile, "sync", sync)
+        queue.close()
+        sync(file)
+
+    monkeypatch.setattr(DiskFile, "sync", closed_by_another_thread)
+    queue.segments.last.sync()
+    assert synced == [file_of(rig, "T1", 1)]
     store.shutdown()
 
 
