@@ -122,6 +122,11 @@ class MatchSearch:
     step: int = 1
     """The length of the next step back."""
 
+    grown: bool = False
+    """Whether a new end of the follower was compared: only once, or a follower could keep the
+    leader comparing for ever.
+    """
+
 
 _FROM_END: Final = MatchSearch()
 
@@ -191,14 +196,16 @@ def next_comparison(
     The search is for the last entry that both have. The steps back are doubled until an equal entry
     is found, then the gap to the nearest different entry is halved repeatedly: a long tail of a
     former leader costs a few comparisons instead of one per entry. If there is no common entry, the
-    follower starts over with the leader's first entry.
+    follower starts over with the leader's first entry. If the follower has grown since its end was
+    compared, the new end is compared before anything is removed. The comparisons end, whatever a
+    follower answers.
     """
     if equal:
         if index == follower.end:
             return PeerState.APPEND, index, _FROM_END
         last = min(leader.end, follower.end)
-        if search.different < 0 and index < last:  # it has grown since its end was compared
-            return PeerState.COMPARE, last, evolve(search, equal=index)
+        if search.different < 0 and index < last and not search.grown:
+            return PeerState.COMPARE, last, MatchSearch(equal=index, grown=True)
         if search.different <= index + 1:
             return PeerState.TRUNCATE, index, _FROM_END
         halfway = (index + search.different) // 2
@@ -208,14 +215,14 @@ def next_comparison(
     if apart or index < follower.begin or (index == floor and index <= follower.end):
         return PeerState.TRUNCATE, leader.begin, _FROM_END
     if index > follower.end:
-        return PeerState.COMPARE, follower.end, _FROM_END
+        return PeerState.COMPARE, follower.end, MatchSearch(grown=search.grown)
     if search.equal >= 0:
         if index - search.equal == 1:
             return PeerState.TRUNCATE, search.equal, _FROM_END
         halfway = (search.equal + index) // 2
         return PeerState.COMPARE, halfway, evolve(search, different=index)
     back = max(floor, index - search.step)
-    return PeerState.COMPARE, back, MatchSearch(different=index, step=search.step * 2)
+    return PeerState.COMPARE, back, evolve(search, different=index, step=search.step * 2)
 
 
 @define(slots=True, eq=False, repr=False)
