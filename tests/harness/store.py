@@ -178,6 +178,16 @@ class StoreRig:
             task.run()
             store.flush_tracker.flushed(task.offset)
 
+    @staticmethod
+    def save_checkpoint(store: MessageStore) -> None:
+        """Write the checkpoint of a DLedger log, as its member does every 3 s."""
+        entries = store.opened.entries
+        if entries is not None:
+            for file in entries.take_dirty_index():
+                file.sync()
+            entries.mark_index_flushed()
+            entries.checkpoint_task()()
+
     def tree(self) -> dict[str, bytes]:
         """Return the content of every file below the root, by its path there."""
         if isinstance(self.files, MemoryFiles):

@@ -21,7 +21,6 @@ from rmqpy.dledger.entry_log import frame
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import LedgerIndex
 from rmqpy.store.files.disk import OsFileSystem, boot_id
-from rmqpy.store.message_store import MessageStore
 from rmqpy.testing.memory_files import MemoryFile
 
 FILE_SIZE = 4096
@@ -45,19 +44,10 @@ def killed(rig: StoreRig) -> list[int]:
     store = rig.open()
     offsets = [rig.put(store, number)[0] for number in range(FLUSHED)]
     rig.flush(store)
-    save_checkpoint(store)
+    rig.save_checkpoint(store)
     offsets += [rig.put(store, number)[0] for number in range(FLUSHED, FLUSHED + UNFLUSHED)]
     store.close_without_flush()
     return offsets
-
-
-def save_checkpoint(store: MessageStore) -> None:
-    entries = store.opened.entries
-    if entries is not None:
-        for file in entries.take_dirty_index():
-            file.sync()
-        entries.mark_index_flushed()
-        entries.checkpoint_task()()
 
 
 @pytest.fixture(params=[False, True], ids=["classic", "dledger"])
@@ -118,6 +108,40 @@ def test_a_java_broker_that_has_run_since_counts_as_a_power_failure(rig: MemoryR
     store = rig.open()
     assert store.log.max_offset == offsets[-1] - (ENTRY_HEADER_SIZE if rig.flag else 0)
     store.close_without_flush()
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the checkpoint"])
+def test_a_power_failure_of_a_new_member_leaves_a_torn_tail(
+    make_rig: type[MemoryRig], lost: str
+) -> None:
+    """It comes before the first checkpoint with an entry, and takes a page in the middle."""
+    rig = make_rig(flag=True)
+    store = rig.open()
+    offsets = [rig.put(store, number)[0] for number in range(FLUSHED)]
+    store.close_without_flush()
+    flip(rig, offsets[2])
+    rig.files.power_failures += 1
+    if lost == "nothing":
+        store = rig.open()
+        assert store.log.max_offset == offsets[2] - ENTRY_HEADER_SIZE
+        store.close_without_flush()
+    else:  # A Java broker may have written all that, and synced it.
+        rig.files.unlink("/store/dledger-n0/checkpoint")
+        with pytest.raises(StoreError, match="damaged record"):
+            rig.open()
+
+
+def test_the_start_of_an_empty_log_keeps_an_older_checkpoint(make_rig: type[MemoryRig]) -> None:
+    """It shows that the member has had entries, so that it does not lead without them."""
+    rig = make_rig(flag=True)
+    killed(rig)
+    folder = "/store/dledger-n0"
+    rig.files.put(f"{folder}/checkpoint.bak", rig.files.read_bytes(f"{folder}/checkpoint"))
+    for path in [path for path in rig.files.nodes if path.startswith(folder)]:
+        if not path.endswith((".bak", "currterm")):
+            rig.files.unlink(path)
+    with pytest.raises(StoreError, match=f"entries up to {FLUSHED - 1}, which were on disk"):
+        rig.open()
 
 
 @pytest.mark.parametrize("number", [FLUSHED, FLUSHED + 3, FLUSHED + UNFLUSHED - 1])
@@ -258,7 +282,7 @@ def follow(rig: MemoryRig, sure: list[Entry]) -> None:
     take(entries_for([1] * 12, 0, 0))
     rig.flush(store)
     entries.commit_to(LedgerIndex(5))
-    save_checkpoint(store)
+    rig.save_checkpoint(store)
     take(entries_for([1] * 27, 12, sure[-1].end_offset))
     del sure[8:]
     entries.truncate_from(8)

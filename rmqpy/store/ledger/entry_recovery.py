@@ -141,6 +141,9 @@ def _begin(opening: EntryOpening, data: MappedFiles, index: EntryIndex) -> Entry
     index.remove_all()
     data.create(opening.divided_offset or 0)
     data.last.sync()
+    if not opening.force:
+        # Without a checkpoint, what a power failure leaves would count as damage.
+        opening.member_files.begin()
     store = _store(opening, data, index)
     _settle(store, opening, _durable_entry(opening, index))
     return store

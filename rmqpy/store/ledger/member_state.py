@@ -106,6 +106,11 @@ class MemberFiles:
         committed = _number(pairs, "committedIndex", path)
         return LedgerCheckpoint(LedgerIndex(committed), LedgerIndex(end), durable)
 
+    def begin(self) -> None:
+        """Write a checkpoint without entries, unless there is one. Raises StoreError."""
+        if self._read_pairs(self.checkpoint_path) is None:
+            self.save_checkpoint(LedgerCheckpoint(durable=DurableEntry()))
+
     def save_checkpoint(self, checkpoint: LedgerCheckpoint) -> None:
         """Write the checkpoint, unless nothing has changed."""
         if checkpoint == self._saved:

@@ -513,6 +513,7 @@ def test_damaged_entries_at_the_end_are_a_torn_tail(
     take(entries_of(store), leader)
     rig.flush(store)
     store.close_without_flush()
+    rig.files.power_failures += 1
     for entry in leader[-count:]:
         start = entry.position - entry.position % FILE_SIZE
         rig.files.nodes[f"{DATA}/{start:020d}"].data[entry.position - start + byte] = 99
