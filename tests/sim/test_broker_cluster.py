@@ -13,13 +13,20 @@ from simulator.broker_cluster import LAG_MS, BrokerCluster
 from simulator.checkers import GroupChecker
 from simulator.cluster import Outcome
 from simulator.earlier_version import is_earlier
+from simulator.invariants import InvariantViolationError
+from simulator.operators import has_diverged
 from simulator.plan import SimulationPlan, fast_path_plan, plan_of, single_broker_plan
 
 from rmqpy.codec import backend
 from rmqpy.dledger.node import Send
 from rmqpy.model.codes import RequestCode
+from rmqpy.model.files import FileSystem
 from rmqpy.net.dledger.peers import PeerTransport
 from rmqpy.testing.processes import python_environment
+from rmqpy.upgrade.checks.ledger import EntryFile, Ledger
+from rmqpy.upgrade.plan.operations import Op
+from rmqpy.upgrade.steps import diverged_entries
+from rmqpy.upgrade.steps.cut_entries import cut_after
 
 QUIET = SimulationPlan(seed=1, duration_ms=15_000, heartbeat_ms=300)
 
@@ -166,6 +173,65 @@ def test_a_clock_set_back_and_a_power_failure_lose_no_message(seed: int) -> None
 def test_a_disk_failure_while_entries_are_dropped_breaks_no_invariant(seed: int) -> None:
     """The member is stopped while it drops entries; the checker does not read its files then."""
     run(plan_of(seed))
+
+
+def diverged() -> tuple[BrokerCluster, str]:
+    """Return a group after a blackout that has taken from all members but one what was committed,
+    and the name of that member, whose disk is the fastest.
+    """
+    for seed in range(5, 25):  # Each disk keeps what it will.
+        plan = evolve(QUIET, seed=seed, sync_ms=5000)
+        cluster = BrokerCluster(plan, trace=[])
+        cluster.begin()
+        keeper, *others = cluster.hosts.values()
+        assert keeper.life is not None
+        keeper.life.blocking_ms = lambda: 5
+        cluster.start_workload()
+        cluster.advance(5000)
+        for host in others:
+            assert host.running is not None
+            host.running.broker.log_flusher.stop(lambda: None)
+        cluster.advance(4000)
+        cluster.black_out(list(cluster.hosts.values()))
+        for host in others:
+            cluster.start(host)
+        cluster.advance(3000)
+        cluster.start(keeper)
+        cluster.advance(3000)
+        if has_diverged(keeper):
+            return cluster, keeper.name
+    raise AssertionError("no blackout has taken what one member has kept")
+
+
+def recover(cluster: BrokerCluster) -> bool:
+    for _ in range(100):
+        if cluster.has_recovered(late=False):
+            return True
+        cluster.advance(100)
+    return False
+
+
+def test_an_operator_lets_a_member_that_has_diverged_join_again() -> None:
+    cluster, name = diverged()
+    assert recover(cluster)
+    cluster.settle()
+    assert cluster.trace is not None
+    assert sum(f"{name} joins again" in line for line in cluster.trace) == 1
+
+
+def test_an_operator_who_removes_what_is_committed_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, _ = diverged()
+
+    def cut_one_more(
+        files: FileSystem, ledger: Ledger, index: int, keep: str, why: str
+    ) -> tuple[list[EntryFile], list[Op]]:
+        return cut_after(files, ledger, index - 1, keep, why)
+
+    monkeypatch.setattr(diverged_entries, "cut_after", cut_one_more)
+    with pytest.raises(InvariantViolationError, match="drops the committed entry"):
+        recover(cluster)
 
 
 def test_members_of_two_versions_form_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from simulator.cluster import STEP_MS, Cluster, Outcome
 from simulator.invariants import InvariantViolationError, StartRefusedError
 from simulator.name_servers import NameServerHost, name_server_addresses
 from simulator.network import Machine
-from simulator.operators import may_cut
+from simulator.operators import has_diverged, let_join, may_cut
 from simulator.records import QUEUE_OFFSET_AT
 from simulator.routes import Routes
 from simulator.side_traffic import SideTraffic
@@ -318,11 +318,31 @@ class BrokerCluster(Cluster[BrokerHost]):
             Cluster.has_recovered(self, late=True)
         if any(host.running is None for host in self.hosts.values()):
             return False
-        if self.plan.dledger and not self._have_caught_up():
-            return False
+        if self.plan.dledger:
+            diverged = [host for host in self.hosts.values() if has_diverged(host)]
+            for host in diverged:
+                self._let_join(host)
+            if diverged or not self._have_caught_up():
+                return False
         self._recovery = -1
         self.checker.recovered()
         return True
+
+    def _let_join(self, host: BrokerHost) -> None:
+        """Let an operator stop a member that has diverged, and let it join again."""
+
+        def stopped() -> None:
+            self.checker.ended(host.name, power_lost=False, working=False)
+            leader = self.leader()
+            if leader is not None:
+                self.log(f"{host.name} joins again with the data of {leader.name}")
+                let_join(host, leader)
+                self.checker.joined(host.name)
+            self.start(host)
+
+        if not host.stopping:
+            self.log(f"{host.name} stops, because it has diverged")
+            host.stop(stopped)
 
     def _have_caught_up(self) -> bool:
         leader = self.leader()
@@ -332,8 +352,10 @@ class BrokerCluster(Cluster[BrokerHost]):
             return False
         if self._recovery < 0:
             self._recovery = max(0, leader.node.committed_index)
+        # One that knows more than the leader has not compared its log with the leader's yet.
+        known = range(self._recovery, leader.node.committed_index + 1)
         nodes = [host.node for host in self.hosts.values()]
-        return all(node is not None and node.committed_index >= self._recovery for node in nodes)
+        return all(node is not None and node.committed_index in known for node in nodes)
 
     def expire_files(self) -> None:
         """Let hours pass on all machines: what was written before may expire."""

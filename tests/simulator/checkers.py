@@ -49,6 +49,9 @@ class Checker:
     def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
         """Note that machine ``name`` is down, with ``working`` in the middle of an event."""
 
+    def joined(self, name: str) -> None:
+        """Note that an operator has removed entries of machine ``name``, which is down."""
+
     def after_blackout(self) -> None:
         """Note that all machines have lost their power at once, and what was not synced."""
 
@@ -159,6 +162,9 @@ class GroupChecker(BrokerChecker):
 
     def ended(self, name: str, *, power_lost: bool, working: bool) -> None:
         self.views[name].ended(power_lost=power_lost, working=working)
+
+    def joined(self, name: str) -> None:
+        self.views[name].joined()
 
     def start_from(self, records: Iterable[MessageRecord]) -> None:
         end = 0

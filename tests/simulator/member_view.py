@@ -210,6 +210,17 @@ class MemberView:
 
     def power_failed(self) -> None:
         """Keep the entries that are still on the disk after a blackout."""
+        self.entries = self._entries_on_disk()
+        self.remembers = True
+
+    def joined(self) -> None:
+        """Keep the entries that an operator has left on the disk: the others are not committed."""
+        before, self.entries = self.entries, self._entries_on_disk()
+        for entry in before[len(self.entries) :]:
+            self.invariants.check_dropped(self.name, entry.index, entry.term)
+            self.entries_at_kill.pop(entry.index, None)
+
+    def _entries_on_disk(self) -> list[LedgerEntry]:
         survivors: list[LedgerEntry] = []
         for entry in self.entries:
             start = entry.position % self.host.plan.file_size
@@ -219,8 +230,7 @@ class MemberView:
             if start == 0 and survivors and not self._is_closed_after(survivors[-1]):
                 break
             survivors.append(entry)
-        self.entries = survivors
-        self.remembers = True
+        return survivors
 
     def _is_closed_after(self, entry: LedgerEntry) -> bool:
         """Return whether the filler after the last entry of a file is there: else the log ends."""
