@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +111,19 @@ def test_both_engines_compute_the_same_md5(
     local = audit(store, "local", "--md5")
     assert len(sums_of(local[1])) > 4
     assert audit(store, "spark", "--md5", "--range-bytes", SPLIT) == local
+
+
+def test_an_audit_loads_neither_the_network_nor_the_configuration(
+    store_of: Callable[[str], Path],
+) -> None:
+    """Their modules would double the time that the command needs to start."""
+    words = ["pipeline", "audit", str(store_of("A-classic-clean-v497"))]
+    code = (
+        f"import sys\nfrom rmqpy.cli import main\nassert main({words}) == 0\n"
+        "print(sorted({'asyncio', 'ssl', 'rmqpy.config.loading'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_no_directory_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

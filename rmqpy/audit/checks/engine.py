@@ -15,23 +15,20 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, evolve, field
 
-from rmqpy.audit.checks.derived_files import DerivedFiles
 from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, WalkTable, open_index
-from rmqpy.audit.checks.learned_runner import LearnedRunner, RangeRunner
 from rmqpy.audit.checks.pooled_check import PooledQueues, pool_queues
 from rmqpy.audit.checks.queue_check import QueueCheck
+from rmqpy.audit.checks.range_runner import RangeRunner
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
-from rmqpy.audit.facts.learned import Learned
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader, Slot
-from rmqpy.audit.facts.proof_age import ProofAge
 from rmqpy.audit.facts.reader import FindLockOwner, read_facts
 from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
@@ -42,10 +39,15 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.codec.layout import INDEX_UNIT_SIZE
 from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.codec.tally.kernel import QueueTally, TallyPlan
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.store.files.log_recovery import Framing
+
+if TYPE_CHECKING:
+    from rmqpy.audit.checks.derived_files import DerivedFiles
+    from rmqpy.audit.facts.learned import Learned
+    from rmqpy.audit.facts.proof_age import ProofAge
+    from rmqpy.config.loading import StoreSettings
 
 __all__ = [
     "AuditOptions",
@@ -212,6 +214,9 @@ class _StoreWalk:
         self.directory: StoreDirectory = read_directory(files, plan.root, plan.settings)
         self.derived: DerivedFiles | None = None
         if plan.learned is not None:
+            from rmqpy.audit.checks.derived_files import DerivedFiles
+            from rmqpy.audit.checks.learned_runner import LearnedRunner
+
             self.derived = DerivedFiles.of(files, self.directory, plan.learned)
             self.runner = LearnedRunner(runner, plan.learned, self.derived)
         self.scattered = plan.learned is not None

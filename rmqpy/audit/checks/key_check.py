@@ -18,6 +18,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
@@ -40,11 +41,13 @@ from rmqpy.codec.units import (
     index_file_size,
     index_slot_position,
 )
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqpy.model.text import count_text
 from rmqpy.store.files.log_recovery import Framing
+
+if TYPE_CHECKING:
+    from rmqpy.config.loading import StoreSettings
 
 __all__ = ["IndexTable", "KeyCheck", "KeyHole", "WalkTable", "open_index"]
 

@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve
 
 from rmqpy.audit.checks.derived_files import EVERYWHERE, DerivedFiles
 from rmqpy.audit.checks.key_check import open_index
+from rmqpy.audit.checks.range_runner import RangeRunner
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums
 from rmqpy.audit.facts.learned import MD5, WALK, Learned
 from rmqpy.audit.scan.blocks import Blocks, digest_of
@@ -28,24 +29,12 @@ from rmqpy.audit.scan.range_json import copy_of, decode_result, encode_result, w
 from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_range
 from rmqpy.audit.scan.sealed import sealed_files
 from rmqpy.codec.tally.kernel import TallyPlan
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileIdentity, FileSystem
 
-__all__ = ["LearnedRunner", "RangeRunner", "learn_derived_files", "learn_log_file"]
+if TYPE_CHECKING:
+    from rmqpy.config.loading import StoreSettings
 
-
-class RangeRunner(Protocol):
-    """Audits ranges, possibly many at once, and yields the results in the given order."""
-
-    def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]: ...
-
-    def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult: ...
-
-    def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        """Yield the MD5 sums of ``parts``, in the given order."""
-
-    def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Yield ``do(item)`` for all items, in the given order."""
+__all__ = ["LearnedRunner", "learn_derived_files", "learn_log_file"]
 
 
 @define(slots=True, eq=False)

@@ -8,6 +8,7 @@ to which a consume queue leads. The bytes after it are being written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -30,11 +31,13 @@ from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueBounds, map_file, map_units, read_ends
 from rmqpy.codec import layout
 from rmqpy.codec.units import IndexHeader, index_file_size
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.paths import OWN_FORMAT
 from rmqpy.store.unread.data import find_unread
 from rmqpy.store.unread.timers import count_timers_ahead
+
+if TYPE_CHECKING:
+    from rmqpy.config.loading import StoreSettings
 
 __all__ = ["FindLockOwner", "read_confirmed_end", "read_facts"]
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.log_recovery import Framing
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.rocksdb import is_rocksdb, rocksdb_queues
+
+if TYPE_CHECKING:
+    from rmqpy.config.loading import StoreSettings
 
 __all__ = [
     "LedgerFolder",

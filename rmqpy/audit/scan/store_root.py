@@ -7,13 +7,17 @@ it reads anything else, so that a wrong path is never reported as a store withou
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rmqpy.audit.scan.directory import LEDGER_PREFIX, PATH_SEPARATOR, paths_below
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.store.files.paths import own_folder
 from rmqpy.store.upgrade_guard import journal_path
+
+if TYPE_CHECKING:
+    from rmqpy.config.loading import StoreSettings
 
 __all__ = ["check_store_root", "is_store_root"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from rmqpy.audit.checks.engine import RangeRunner
+    from rmqpy.audit.checks.range_runner import RangeRunner
     from rmqpy.audit.scan.directory import StoreDirectory
     from rmqpy.cli.pipeline.places import StorePlace
     from rmqpy.model.files import FileSystem

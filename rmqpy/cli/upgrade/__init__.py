@@ -10,24 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqpy.cli.parsing import Parser
-from rmqpy.cli.upgrade import (
-    aligning,
-    checking,
-    leaving,
-    preparing,
-    proving,
-    serving,
-    status,
-    switching,
-    undoing,
-)
-from rmqpy.cli.upgrade.group import agent, driving, init
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
 
 
 def add_commands(commands: Commands) -> None:
+    # Not at the top: other commands need single modules of this package.
+    from rmqpy.cli.upgrade import (
+        aligning,
+        checking,
+        leaving,
+        preparing,
+        proving,
+        serving,
+        status,
+        switching,
+        undoing,
+    )
+    from rmqpy.cli.upgrade.group import agent, driving, init
+
     upgrade = commands.add_parser(
         "upgrade", help="switch from master and slave to DLedger and back, with plans and proofs"
     )

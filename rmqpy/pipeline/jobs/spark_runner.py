@@ -85,7 +85,9 @@ class RangeTask:
 
 
 class SparkRunner:
-    """Implements :class:`rmqpy.audit.checks.engine.RangeRunner` for the store in ``directory``."""
+    """Audits the store in ``directory`` (implements
+    :class:`rmqpy.audit.checks.range_runner.RangeRunner`).
+    """
 
     def __init__(
         self,

@@ -4,14 +4,16 @@ Java broker.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from attrs import define
 
-from rmqpy.config.loading import StoreSettings
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
+
+if TYPE_CHECKING:
+    from rmqpy.config.loading import StoreSettings
 
 EPOCH_FILE: Final = "epochFileCheckpoint"
 IDENTITY_FILE: Final = "brokerIdentity"
