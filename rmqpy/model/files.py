@@ -131,6 +131,12 @@ class FileSystem(Protocol):
     def read_bytes(self, path: str) -> bytes:
         """Return the whole content of a file. Raises FileNotFoundError."""
 
+    def read_head(self, path: str, length: int) -> bytes:
+        """Return the first ``length`` bytes of a file that has as many, and read nothing ahead: the
+        cheapest look into one of many files. Raises FileNotFoundError, and StoreError if the disk
+        cannot deliver them.
+        """
+
     def replace_bytes(self, path: str, data: bytes) -> None:
         """Replace the content of a file atomically and durably: after a crash it has either the old
         or the new content. (Write a temporary file, fsync, rename, fsync the directory.)

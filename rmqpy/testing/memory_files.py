@@ -276,6 +276,9 @@ class MemoryFiles:
             raise FileNotFoundError(path)
         return bytes(self.nodes[path].data)
 
+    def read_head(self, path: str, length: int) -> bytes:
+        return self.open_readonly(path).read(0, length)
+
     def replace_bytes(self, path: str, data: bytes) -> None:
         self.touched("write", path)
         self.touched("sync", path)

@@ -177,8 +177,4 @@ class PoolTask:
             return memoryview(self.files.read_bytes(file.path))
         if length >= file.size:
             return map_file(self.files, file.path)
-        opened = self.files.open_readonly(file.path)
-        opened.use_in_place()
-        head = opened.read(0, length)
-        opened.close()
-        return memoryview(head)
+        return memoryview(self.files.read_head(file.path, length))

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import json
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
-from attrs import asdict, define, field
+from attrs import asdict, define, evolve, field, fields
 
 from rmqpy.audit.facts.controller_files import ControllerFacts
 from rmqpy.audit.facts.small_files import Checkpoint, ConfigTable, LedgerState
@@ -177,5 +178,9 @@ class StoreFacts:
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts as plain JSON values."""
-        tree: dict[str, Any] = json.loads(json.dumps(asdict(self, value_serializer=json_value)))
+        few = evolve(self, queues=())
+        tree: dict[str, Any] = json.loads(json.dumps(asdict(few, value_serializer=json_value)))
+        names = [each.name for each in fields(QueueBounds)]
+        values = attrgetter(*names)  # There may be 100,000 queues, and asdict() is slow.
+        tree["queues"] = [dict(zip(names, values(queue), strict=True)) for queue in self.queues]
         return tree

@@ -212,6 +212,13 @@ class RemoteFileSystem:
         found = self._entry(path)
         return self._block(found, 0, found.size) if found.size else b""
 
+    def read_head(self, path: str, length: int) -> bytes:
+        file = self.open_readonly(path)  # The copy is kept for those who need more of it.
+        try:
+            return file.read(0, length)
+        finally:
+            file.close()
+
     def open_readonly(self, path: str) -> StoreFile:
         found = self._entry(path)
         with self._lock:

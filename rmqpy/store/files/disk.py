@@ -118,25 +118,10 @@ class DiskFile:
             release_pages(self._view, begin, end)
 
     def read(self, position: int, length: int) -> bytes:
-        parts = []
-        end = position + length
         with self._descriptor() as fd:
             if self._in_place:
                 _read_nothing_ahead(fd)
-            while position < end:
-                try:
-                    part = os.pread(fd, end - position, position)
-                except OSError as error:
-                    if error.errno != errno.EIO:
-                        raise
-                    part = b""
-                if not part:
-                    raise lost_pages.LostPagesError(
-                        lost_pages.LostRange(self._path, position, end, is_written=False)
-                    )
-                parts.append(part)
-                position += len(part)
-        return b"".join(parts)
+            return _read_range(fd, self._path, position, position + length)
 
     def use_in_place(self) -> None:
         self._in_place = True
@@ -249,6 +234,24 @@ class DiskLock:
             self._held.discard(self._identity)
 
 
+def _read_range(fd: int, path: str, position: int, end: int) -> bytes:
+    parts = []
+    while position < end:
+        try:
+            part = os.pread(fd, end - position, position)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            part = b""
+        if not part:
+            raise lost_pages.LostPagesError(
+                lost_pages.LostRange(path, position, end, is_written=False)
+            )
+        parts.append(part)
+        position += len(part)
+    return b"".join(parts)
+
+
 def _read_nothing_ahead(fd: int) -> None:
     if sys.platform == "linux":
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
@@ -318,6 +321,14 @@ class OsFileSystem:
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def read_head(self, path: str, length: int) -> bytes:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _read_nothing_ahead(fd)
+            return _read_range(fd, path, 0, length)
+        finally:
+            os.close(fd)
 
     def replace_bytes(self, path: str, data: bytes) -> None:
         self.make_dirs(os.path.dirname(path))

@@ -77,7 +77,9 @@ def test_a_file_is_written_and_read(any_files: tuple[FileSystem, str]) -> None:
         opened.close()
     file.sync()
     assert files.size_of(path) == 10_000
-    assert files.read_bytes(path)[:3] == b"Xbc"
+    assert files.read_bytes(path)[:3] == files.read_head(path, 3) == b"Xbc"
+    with pytest.raises(FileNotFoundError):
+        files.read_head(f"{root}/a/b/none", 3)
 
 
 def test_released_bytes_are_still_there(any_files: tuple[FileSystem, str]) -> None:
