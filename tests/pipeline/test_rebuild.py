@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -66,6 +67,14 @@ def derived(store: Path) -> tuple[dict[str, bytes], list[bytes]]:
     return tree(store / "consumequeue"), [*tree(store / "index").values()]
 
 
+def contents_of(queues: Path) -> list[tuple[str, int, str]]:
+    """Return (path, size, md5 without the zeros at the end) of the files of consume queues."""
+    return [
+        (name, len(data), hashlib.md5(data.rstrip(b"\0")).hexdigest())
+        for name, data in sorted(tree(queues).items())
+    ]
+
+
 def plan_of(store: Path, root: str, target: Path, range_bytes: int) -> RebuildPlan:
     facts = read_facts(OsFileSystem(), root)
     log = facts.classic or facts.ledger
@@ -81,6 +90,7 @@ def rebuilt(tmp_path: Path) -> Callable[..., Rebuild]:
     def build(store: Path, range_bytes: int = 1 << 30, run: Run = run_here) -> Rebuild:
         made = Rebuild(plan_of(store, str(store), tmp_path / "made", range_bytes), run)
         made.run()
+        assert sorted(made.contents) == contents_of(tmp_path / "made/consumequeue")
         return made
 
     return build

@@ -69,7 +69,7 @@ def _rebuild(options: argparse.Namespace) -> int:
         with locked(node_context.files, replica.root):
             drop_unused(node_context)
             done = _build(options, node_context, build_folder(node_context))
-            plan = plan_rebuilt(node_context, replica.name, _facts(done, facts))
+            plan = plan_rebuilt(node_context, replica.name, _facts(done, facts), done.contents)
             if plan.is_empty:
                 drop_unused(node_context)
             elif options.apply:

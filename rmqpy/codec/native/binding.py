@@ -7,6 +7,7 @@ and kept alive during the call.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,8 @@ is packed in Python.
 """
 _COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
+_RUN: Final = struct.Struct("=4q")
+"""A rmq_pack_run."""
 _CRC_MIN: Final = 2048
 """The size in bytes below which a call costs more than it saves."""
 
@@ -310,7 +313,7 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
         state.keys = keys = ffi.new("uint8_t[]", state.key_capacity * KEY.size)
     if not lib.rmq_pack(state):
         return packing.pack_records(view, scan, count, with_keys=with_keys)
-    found = [(run.row, run.first, run.count, run.position) for run in runs[0 : state.run_count]]
+    found = [*_RUN.iter_unpack(ffi.buffer(runs, state.run_count * _RUN.size))]
     total = found[-1][2] + found[-1][3] if found else 0
     return PackedUnits(
         found,

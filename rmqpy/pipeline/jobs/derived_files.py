@@ -7,6 +7,7 @@ So a worker that dies, or a second attempt, leaves only files that are never use
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from attrs import define, field
 from rmqpy.audit.scan.directory import LogSegments
 from rmqpy.audit.scan.queue_units import map_file
 from rmqpy.codec import layout
+from rmqpy.codec.backend import content_end
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.codec.packing import KEY
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_file_size
@@ -27,7 +29,16 @@ from rmqpy.store.files.disk import FILE_MODE, OsFileSystem, sync_file_system
 from rmqpy.store.index.index_file import IndexFile
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
-__all__ = ["BuiltFile", "ByteRange", "FileTask", "IndexFileUnit", "QueueBatch", "QueueFileUnit"]
+__all__ = [
+    "BuiltFile",
+    "ByteRange",
+    "FileContent",
+    "FileTask",
+    "IndexFileUnit",
+    "QueueBatch",
+    "QueueFileUnit",
+    "content_of",
+]
 
 CHUNK_UNITS: Final = 1 << 16
 NS_PER_MS: Final = 1_000_000
@@ -54,6 +65,10 @@ class QueueFileUnit:
     spans: tuple[ByteRange, ...]
     units: int
     file_size: int
+
+    def path_of(self, path: str) -> str:
+        """Return the path below ``consumequeue`` of a file of the queue."""
+        return f"{self.topic}/{self.queue_id}/{path.rpartition('/')[2]}"
 
     @property
     def is_plain(self) -> bool:
@@ -89,17 +104,31 @@ class IndexFileUnit:
     entry_count: int
 
 
+FileContent = tuple[str, int, str]
+"""A queue file: its path below ``consumequeue``, its size, and the md5 of its bytes without the
+zeros at its end, as a plan to install it needs it: nothing has to be read again.
+"""
+
+
+def content_of(path: str, size: int, data: bytes | bytearray | memoryview) -> FileContent:
+    """Return the content of a file that begins with ``data`` and has only zeros after it."""
+    end = content_end(memoryview(data))
+    digest = hashlib.md5(memoryview(data)[:end], usedforsecurity=False)
+    return path, size, digest.hexdigest()
+
+
 @define(slots=True, frozen=True, kw_only=True)
 class BuiltFile:
     """The built folder ``path`` (with a folder for each topic of a batch, named by its number) or
     file of the index.
 
-    ``begin_ms`` is the store time of an index file's first entry.
+    ``contents`` has the queue files. ``begin_ms`` is the store time of an index file's first entry.
     """
 
     unit: QueueBatch | IndexFileUnit
     path: str
     items: int
+    contents: tuple[FileContent, ...] = ()
     begin_ms: int = 0
 
 
@@ -124,40 +153,47 @@ class FileTask:
         if isinstance(unit, IndexFileUnit):
             return _build_index(unit, path)
         os.mkdir(path)
+        contents: list[FileContent] = []
         for number, (_, queues) in enumerate(unit.by_topic()):
             os.mkdir(f"{path}/{number}")
             for queue in queues:
                 folder = f"{path}/{number}/{queue.queue_id}"
                 os.mkdir(folder)
                 build = self._write_files if queue.is_plain else self._build_queue
-                build(queue, folder)
+                contents += build(queue, folder)
         sync_file_system(path)
-        return BuiltFile(unit=unit, path=path, items=sum(queue.units for queue in unit.queues))
+        return BuiltFile(
+            unit=unit,
+            path=path,
+            items=sum(queue.units for queue in unit.queues),
+            contents=tuple(contents),
+        )
 
-    def _write_files(self, unit: QueueFileUnit, path: str) -> None:
+    def _write_files(self, unit: QueueFileUnit, path: str) -> Iterator[FileContent]:
         """Write the files of a plain queue: their units, then zeros."""
         size, first, waiting = unit.file_size, 0, bytearray()
         for _, units in self._unit_chunks(unit):
             waiting += units
             while len(waiting) >= size:
-                self._write_file(f"{path}/{first:020d}", waiting[:size], size)
+                yield self._write_file(unit, f"{path}/{first:020d}", waiting[:size])
                 del waiting[:size]
                 first += size
         if waiting:
-            self._write_file(f"{path}/{first:020d}", waiting, size)
+            yield self._write_file(unit, f"{path}/{first:020d}", waiting)
 
-    def _write_file(self, path: str, units: bytearray, size: int) -> None:
+    def _write_file(self, unit: QueueFileUnit, path: str, units: bytearray) -> FileContent:
         stored_ms = self._stored_ms(QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)[0])
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         try:
             written = os.write(descriptor, units)
             while written < len(units):  # The disk is full, and says so now, or it was a signal.
                 written += os.write(descriptor, memoryview(units)[written:])
-            os.ftruncate(descriptor, size)
+            os.ftruncate(descriptor, unit.file_size)
             if stored_ms is not None:
                 os.utime(descriptor, ns=(stored_ms * NS_PER_MS, stored_ms * NS_PER_MS))
         finally:
             os.close(descriptor)
+        return content_of(unit.path_of(path), unit.file_size, units)
 
     def _view(self, path: str, *, scattered: bool) -> memoryview:
         if path not in self._views:
@@ -173,7 +209,7 @@ class FileTask:
                 position = span.position + done * QUEUE_UNIT_SIZE
                 yield span.first + done, view[position : position + count * QUEUE_UNIT_SIZE]
 
-    def _build_queue(self, unit: QueueFileUnit, path: str) -> None:
+    def _build_queue(self, unit: QueueFileUnit, path: str) -> Iterator[FileContent]:
         """Write the files of a queue with gaps, as the broker fills them."""
         files = OsFileSystem()
         queue = ConsumeQueue(files, path, unit.file_size)
@@ -181,6 +217,8 @@ class FileTask:
             for first, units in self._unit_chunks(unit):
                 queue.put_run(first, units)
             ends = [(file.path, _last_unit(file.view)) for file in queue.segments]
+            for file in queue.segments:
+                yield content_of(unit.path_of(file.path), file.size, file.view)
         finally:
             queue.close()
         for name, offset in ends:

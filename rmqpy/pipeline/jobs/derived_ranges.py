@@ -91,13 +91,16 @@ class _Packing:
         """Add the first ``count`` records of a scan."""
         set_deliver_times(scan, self._task.delay_levels)
         packed = pack_records(view, scan, count, with_keys=self._task.with_keys)
+        # With many queues, there is a run for almost every record.
+        topics, queue_ids, opened = scan.topic, scan.queue_id, self._open.get
+        size, data = QUEUE_UNIT.size, packed.units
         for row, first, units, position in packed.runs:
-            queue = scan.topic[row], scan.queue_id[row]
-            run = self._open.get(queue)
+            queue = topics[row], queue_ids[row]
+            run = opened(queue)
             if run is None or run.next != first:
                 run = self._begin(queue, first)
-            start, stop = position * QUEUE_UNIT.size, (position + units) * QUEUE_UNIT.size
-            run.units += packed.units[start:stop]
+            start = position * size
+            run.units += data[start : start + units * size]
             run.next += units
         self._keys += packed.keys
 

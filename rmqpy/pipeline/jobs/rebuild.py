@@ -22,7 +22,7 @@ from attrs import define, field
 from rmqpy.audit.facts.reader import read_confirmed_end
 from rmqpy.audit.facts.small_files import existing_topics
 from rmqpy.audit.scan.directory import StoreDirectory, read_directory
-from rmqpy.audit.scan.queue_units import map_units, read_ends
+from rmqpy.audit.scan.queue_units import map_file, map_units, read_ends
 from rmqpy.audit.scan.ranges import RANGE_BYTES
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import INDEX_ENTRY_SIZE
@@ -33,10 +33,12 @@ from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.pipeline.jobs.derived_files import (
     BuiltFile,
     ByteRange,
+    FileContent,
     FileTask,
     IndexFileUnit,
     QueueBatch,
     QueueFileUnit,
+    content_of,
 )
 from rmqpy.pipeline.jobs.derived_ranges import DerivedRange, DeriveTask
 from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
@@ -114,6 +116,8 @@ class Rebuild:
     copied: int = 0
     breaks: list[QueueBreak] = field(factory=list)
     skipped: list[SkippedRange] = field(factory=list)
+    contents: list[FileContent] = field(factory=list)
+    """All files below ``consumequeue``."""
     _spans: dict[tuple[bytes, int], list[ByteRange]] = field(factory=dict)
     _key_spans: list[ByteRange] = field(factory=list)
     _built: set[tuple[str, int]] = field(factory=set)
@@ -197,6 +201,7 @@ class Rebuild:
                 for queue in queues:
                     os.rename(f"{source}/{queue.queue_id}", f"{folder}/{queue.queue_id}")
             self._built.update((topic, queue.queue_id) for queue in queues)
+        self.contents += built.contents
         self.queues += len(batch.queues)
         self.units += built.items
 
@@ -246,6 +251,10 @@ class Rebuild:
                 continue
             folder = Path(self.plan.target, QUEUES, queue.topic, str(queue.queue_id))
             shutil.copytree(queue.segments.files[0].path.rpartition("/")[0], folder)
+            for file in sorted(folder.iterdir()):
+                view = map_file(files, str(file))
+                path = f"{queue.topic}/{queue.queue_id}/{file.name}"
+                self.contents.append(content_of(path, len(view), view))
             self.copied += 1
 
 

@@ -5,7 +5,7 @@ for the journal and the undo records.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from attrs import define, field
@@ -61,7 +61,9 @@ class NoSource:
 class NodeContext:
     """The context of one node; ``work`` is ``<storePathRootDir>/rmqpy/upgrade``.
 
-    ``configuration`` has the paths of the node's broker.conf, if it was passed.
+    ``configuration`` has the paths of the node's broker.conf, if it was passed. ``built`` has the
+    digest of each folder that this process has built below the node's own folder, under the lock of
+    the store, so that it is not read again for each check of a plan that follows at once.
     """
 
     files: FileSystem
@@ -71,6 +73,7 @@ class NodeContext:
     progress: StartProgress = NoProgress
     now_ms: Callable[[], int] = lambda: 0
     configuration: tuple[str, ...] = ()
+    built: dict[str, str] = field(factory=dict, eq=False)
 
     @property
     def root(self) -> str:
@@ -159,11 +162,18 @@ def tree_digest(files: FileSystem, folder: str) -> str:
     """Return a digest over names, lengths, and bytes of all files below a folder, or ``absent``."""
     if not files.is_dir(folder):
         return ABSENT
-    rows = [
-        f"{path.removeprefix(folder)} {content_digest(files, path)}"
+    return digest_of_contents(
+        (path.removeprefix(f"{folder}/"), content_digest(files, path))
         for path in tree_files(files, folder)
-    ]
-    return CONTENTS + digest_of("\n".join(rows).encode())
+    )
+
+
+def digest_of_contents(contents: Iterable[tuple[str, str]]) -> str:
+    """Return the digest of a folder with these files: the path of each below it, and its
+    :func:`content_digest`, in the order of :func:`tree_files`.
+    """
+    rows = "\n".join(f"/{path} {content}" for path, content in contents)
+    return CONTENTS + digest_of(rows.encode())
 
 
 def is_tree(files: FileSystem, folder: str, digest: str) -> bool:

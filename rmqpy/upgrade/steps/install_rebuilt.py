@@ -5,6 +5,7 @@ That folder is below the plan's ``keep``, which ``finalize`` and a rollback remo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rmqpy.model.files import FileSystem
@@ -12,6 +13,7 @@ from rmqpy.upgrade.plan.keep import keep_folder
 from rmqpy.upgrade.plan.node_context import (
     NodeContext,
     content_digest,
+    digest_of_contents,
     fingerprint_log,
     tree_digest,
     tree_files,
@@ -36,10 +38,16 @@ def drop_unused(context: NodeContext) -> None:
             context.files.remove_tree(keep)
 
 
-def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> Plan:
+def plan_rebuilt(
+    context: NodeContext,
+    replica: str,
+    facts: dict[str, Any],
+    queue_files: Iterable[tuple[str, int, str]],
+) -> Plan:
     """Return a plan that replaces consume queues and key index where they differ.
 
-    The plan is empty if both are already the same.
+    ``queue_files`` are those that were built: the path of each below its folder, its size, and the
+    md5 of its bytes without the zeros at its end. The plan is empty if both are already the same.
     """
     root, keep, built = (
         context.settings.store_path_root_dir,
@@ -48,12 +56,19 @@ def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> P
     )
     log = fingerprint_log(context)
     ops: list[Op] = []
-    for name, digest in ((QUEUES, tree_digest), (INDEX, _index_digest)):
+    index = _index_contents(context.files, f"{built}/{INDEX}")
+    digests = {QUEUES: _digest_of_files(queue_files), INDEX: digest_of_contents(index)}
+    for name, after in digests.items():
         old, made = f"{root}/{name}", f"{built}/{name}"
-        found = digest(context.files, made)
-        if digest(context.files, old) == found:
+        if name == QUEUES:
+            is_same = tree_digest(context.files, old) == after
+        else:
+            # Their names are times of creation. A folder without files is one that is missing.
+            present = _index_contents(context.files, old)
+            is_same = [content for _, content in present] == [content for _, content in index]
+        if is_same:
             continue
-        after = found if digest is tree_digest else tree_digest(context.files, made)
+        context.built[made] = after
         ops.append(
             Install(
                 path=old,
@@ -68,8 +83,14 @@ def plan_rebuilt(context: NodeContext, replica: str, facts: dict[str, Any]) -> P
     return Plan(steps=(STEP,), nodes=(node,), facts=facts)
 
 
-def _index_digest(files: FileSystem, folder: str) -> str:
-    """Return a digest of the files in order, without their names: these are times of creation. A
-    folder without files is one that is missing.
-    """
-    return "\n".join(content_digest(files, path) for path in tree_files(files, folder))
+def _digest_of_files(files: Iterable[tuple[str, int, str]]) -> str:
+    by_name = sorted(files, key=lambda file: file[0].split("/"))
+    return digest_of_contents((path, f"{size} {md5}") for path, size, md5 in by_name)
+
+
+def _index_contents(files: FileSystem, folder: str) -> list[tuple[str, str]]:
+    """Return (path below the folder, :func:`content_digest`) of its files."""
+    return [
+        (path.removeprefix(f"{folder}/"), content_digest(files, path))
+        for path in tree_files(files, folder)
+    ]

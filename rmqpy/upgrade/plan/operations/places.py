@@ -217,7 +217,8 @@ class Install(Op):
         if not files.is_dir(self.made):
             installed = is_tree(files, self.path, self.after)
             return OpState.AFTER if installed else OpState.OTHER
-        if files.exists(self.aside) or not is_tree(files, self.made, self.after):
+        is_made = context.built.get(self.made) == self.after
+        if files.exists(self.aside) or not (is_made or is_tree(files, self.made, self.after)):
             return OpState.OTHER
         return OpState.BEFORE if fingerprint_log(context) == self.log else OpState.OTHER
 
