@@ -13,12 +13,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import zipfile
@@ -36,6 +38,7 @@ TARGETS = (
     "aarch64-macos.11.0",
 )
 CROSS_BUILT = ("aarch64-linux-gnu.2.28", "x86_64-linux-musl", "aarch64-linux-musl")
+CORE = "rmqpy/_native.abi3.so"
 SDIST_BYTES_MAX = 3 << 20
 WHEEL_BYTES_MAX = 3 << 20
 
@@ -115,7 +118,7 @@ def check_content(wheel: Path) -> None:
     validate_bill(document)
     versions = {part["name"]: part["version"] for part in document["components"]}
     expect(bool(versions), f"bill of materials, valid CycloneDX: {versions}")
-    expect("rmqpy/_native.abi3.so" in names, "the C core is in the wheel")
+    expect(CORE in names, "the C core is in the wheel")
     foreign = [name for name in names if name.startswith(("tests/", "docs/", "bench/"))]
     expect(not foreign, "the wheel has no tests")
 
@@ -147,13 +150,28 @@ def compile_for_others(work: Path) -> None:
         expect(True, f"{target} has every function that the C core calls")
 
 
+def python_headers(work: Path) -> Path:
+    """Return a folder with Python's headers. pyconfig.h is that of this machine, which fits every
+    64-bit Linux: Debian's includes one by architecture, and no other is installed.
+    """
+    folder = work / "python-headers"
+    if not folder.exists():
+        headers = Path(sysconfig.get_path("include"))
+        shutil.copytree(headers, folder)
+        machine = sysconfig.get_config_var("MULTIARCH") or ""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copy(headers.parent / machine / headers.name / "pyconfig.h", folder)
+    return folder
+
+
 def cross_build(source: Path, target: str, work: Path) -> Path:
     """Return a wheel for ``target``, compiled by zig, tagged with the oldest systems it runs on."""
     architecture, _, libc = target.split("-")
     out = work / "cross" / target
-    compiler = f"{sys.executable} -m ziglang cc -target {target} -fno-sanitize=undefined"
+    zig = f"{sys.executable} -m ziglang cc -target {target}"
+    compiler = f"{zig} -fno-sanitize=undefined -I{python_headers(work)}"
     # Without isolation, because pip would install cffi for the other platform.
-    run(
+    printed = run(
         *(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source),
         CC=compiler,
         LDSHARED=f"{compiler} -shared -s",
@@ -161,11 +179,15 @@ def cross_build(source: Path, target: str, work: Path) -> Path:
     )
     shutil.rmtree(source / "build")
     (wheel,) = out.iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        if CORE not in archive.namelist():
+            errors = "\n".join(line for line in printed.splitlines() if "error:" in line)
+            sys.exit(f"{errors}\nthe C core did not compile for {target}")
     if libc == "musl":
         # zig calls musl libc.so; auditwheel would take it for the linker script of that name.
         run(sys.executable, "-m", "wheel", "unpack", "--dest", out, wheel)
         (unpacked,) = (each for each in out.iterdir() if each.is_dir())
-        core = unpacked / "rmqpy" / "_native.abi3.so"
+        core = unpacked / CORE
         run("patchelf", "--replace-needed", "libc.so", f"libc.musl-{architecture}.so.1", core)
         run(sys.executable, "-m", "wheel", "pack", "--dest-dir", out, unpacked)
     run("auditwheel", "repair", "--wheel-dir", out / "repaired", wheel)
