@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -148,3 +149,39 @@ def test_the_figures_of_the_first_pages_are_those_of_the_results(
             assert command in page
         assert "python bench/compare.py --rows send-128" in page
     assert sum(run["failed"] for run in runs) == 0
+
+
+def test_the_measured_limits_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    performance = script("performance", "bench", monkeypatch)
+    rows = {row["row"]: row for row in json.loads(performance.full_run().read_text())["rows"]}
+    page = read("docs/reference/limits.md")
+
+    def figures(row: str, kind: str) -> list[float]:
+        return sorted(float(figure) for figure in rows[row][kind]["figures"])
+
+    memory = [
+        f"{statistics.median(figures(row, kind)) / 1024:.0f}"
+        for kind in ("sample", "base")
+        for row in ("memory-idle-kb", "memory-10m-kb")
+    ]
+    assert "| {} MiB; {} MiB (Java 4.9.7: {}; {}) |".format(*memory) in page
+    slow, fast = (
+        statistics.median(figures(row, "sample")) for row in ("failover-s", "failover-fast-s")
+    )
+    assert f"| {slow:.1f} s; {fast:.1f} s with the [fast profile]" in page
+    runs = json.loads(performance.newest(performance.LIVE).read_text(encoding="utf-8"))["runs"]
+    gaps = [
+        sorted(run["gap_ms"] for run in runs if (run["change"], run["gigabytes"]) == (change, 100))
+        for change in ("switch", "leave")
+    ]
+    typical = [f"{each[(len(each) - 1) // 2]:.0f}" for each in gaps]
+    longest = [f"{max(each):.0f}" for each in gaps]
+    assert f"| {typical[0]} ms; {typical[1]} ms (median" in page
+    assert f"longest {longest[0]}; {longest[1]}) |" in page
+
+
+def test_every_result_is_named_by_a_page() -> None:
+    pages = [*ROOT.glob("bench/*.md"), *ROOT.glob("docs/**/*.md")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    unnamed = [path.name for path in ROOT.glob("bench/results/*.json") if path.name not in text]
+    assert not unnamed
