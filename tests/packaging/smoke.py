@@ -1,7 +1,8 @@
 """What must work wherever rmqpy can be installed: brokers for tests, clients, and tools.
 
 It is run with an installed package and nothing else of the repository (.ci/wheel.py, and
-cibuildwheel); its name keeps it out of the other suites.
+cibuildwheel), and without what only Linux has (test_without_linux.py); its name keeps it out of the
+other suites.
 """
 
 from __future__ import annotations
