@@ -39,6 +39,7 @@ SOURCES = (
     "pack",
     "socket",
     "mapping",
+    "folders",
     "lost_pages",
 )
 

@@ -820,6 +820,33 @@ void rmq_advise_random(uint8_t *begin, int64_t length);
 /* Take the pages of a mapping, from the start of a page on, out of the memory of the process. */
 void rmq_release_pages(const uint8_t *begin, int64_t length);
 
+/* A folder of a consume queue, named by its number (folders.c). Positions are bytes of the queue. */
+typedef struct {
+    int64_t id;
+    int64_t first_offset; /* of the first file; 0 if there is none */
+    int64_t file_count;
+    int64_t end;            /* the position after the last unit */
+    int64_t first_physical; /* the offset in the first unit, if the first file was read and begins with a message, or -1 */
+    int64_t physical_end;   /* the end of the last message; 0 if there is none */
+} rmq_unit_folder;
+
+/* The queues of a topic, whose folder the caller has opened. Of each queue the last `files_read` files are read, in
+ * pieces of `buffer_length`, a multiple of the unit size. */
+typedef struct {
+    int32_t descriptor;
+    int32_t files_read;
+    int64_t file_size;
+    uint8_t *buffer;
+    size_t buffer_length;
+    rmq_unit_folder *rows;
+    size_t capacity;
+    size_t count; /* rows filled */
+} rmq_folders;
+
+/* Find the ends of the queues, and change nothing. Returns 0 if something was left out, because it is not as usual or
+ * there are more than `capacity` rows. */
+int rmq_read_folders(rmq_folders *state);
+
 /* Mappings of files whose pages may be lost (lost_pages.c), numbered by the caller from 0. The first
  * call installs a handler of SIGBUS; returns 0 if the mapping is not guarded. */
 enum { RMQ_MAPPINGS_MAX = 1 << 17 };

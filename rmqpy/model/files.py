@@ -7,12 +7,24 @@ written with ``write`` (pwrite); a write is visible in the mapping immediately.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 FileIdentity = tuple[int, int, int, int]
 """(inode, length, time of the last write, time of the last change of the file or its metadata).
 The times are in ns. Whoever changes a file can set the first of them, and not the second.
 """
+
+
+UnitFolder = tuple[int, int, int, int, int, int]
+"""A folder with the files of a consume queue: (its number, first byte of the first file, number of
+files, end of the units, physical offset in the first unit, end of the last message in the log).
+
+The first byte and the end are positions in the queue. The physical offset is -1 if the first file
+was not read, or does not begin with a message; the end in the log is 0 if there is no message.
+"""
+UnitFolders = tuple[Sequence[UnitFolder], bool]
+"""The folders in a folder, in no order, and whether these are all."""
 
 
 class FileSlices(Protocol):
@@ -154,6 +166,14 @@ class FileSystem(Protocol):
 
     def list_entries(self, path: str) -> list[DirectoryEntry]:
         """Return what a directory contains, sorted by name; nothing if it does not exist."""
+
+    def unit_folders(
+        self, paths: Sequence[str], file_size: int, files_read: int
+    ) -> Iterator[UnitFolders]:
+        """Read the last ``files_read`` files of each consume queue below ``paths``, and yield what
+        was found for each path. Anything that is not as usual is left out, to be examined by the
+        caller; a file system may leave out all.
+        """
 
     def size_of(self, path: str) -> int: ...
 

@@ -19,11 +19,12 @@ import mmap
 import posixpath
 import random
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 
 from attrs import define, field
 
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity
+from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity, UnitFolders
 
 PAGE_BYTES = 512
 """The unit in which unsynced bytes reach the disk; small, because the files of tests are."""
@@ -313,6 +314,11 @@ class MemoryFiles:
             size, mtime_ms = (0, 0) if node is None else (len(node.data), node.mtime_ms)
             found.append(DirectoryEntry(name, self.is_dir(f"{path}/{name}"), size, mtime_ms))
         return found
+
+    def unit_folders(
+        self, paths: Sequence[str], file_size: int, files_read: int
+    ) -> Iterator[UnitFolders]:
+        return iter([((), False)] * len(paths))
 
     def size_of(self, path: str) -> int:
         return len(self.nodes[path].data)

@@ -72,6 +72,6 @@ def second_message_hidden_in_silence(patches: Patches) -> None:
     """A message whose queue offset is taken is neither counted nor logged."""
 
     def report(self: ConsumeQueueTable, topic: str, queue_id: int, queue: ConsumeQueue) -> None:
-        queue.hidden.clear()
+        queue.hidden = ()
 
     patches.replace(ConsumeQueueTable, "_report_hidden", report)

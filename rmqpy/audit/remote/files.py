@@ -23,7 +23,7 @@ import tempfile
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 from zlib import crc32
@@ -32,7 +32,14 @@ from attrs import define, field
 
 from rmqpy.audit.remote.byte_ranges import ByteRanges, ListedFile
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity, FileLock, StoreFile
+from rmqpy.model.files import (
+    MAPPINGS_MAX,
+    DirectoryEntry,
+    FileIdentity,
+    FileLock,
+    StoreFile,
+    UnitFolders,
+)
 from rmqpy.store.files.disk import DiskFile
 
 __all__ = ["RemoteFileSystem"]
@@ -192,6 +199,11 @@ class RemoteFileSystem:
 
     def list_entries(self, path: str) -> list[DirectoryEntry]:
         return sorted(self._folders.get(path, {}).values())
+
+    def unit_folders(
+        self, paths: Sequence[str], file_size: int, files_read: int
+    ) -> Iterator[UnitFolders]:
+        return iter([((), False)] * len(paths))
 
     def size_of(self, path: str) -> int:
         return self._entry(path).size

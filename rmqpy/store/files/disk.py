@@ -17,13 +17,14 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity
+from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity, UnitFolders
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.mapping import map_file, release_pages
+from rmqpy.store.files.unit_folders import unit_folders
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
@@ -384,6 +385,11 @@ class OsFileSystem:
                 mtime_ms = status.st_mtime_ns // 1_000_000
                 found.append(DirectoryEntry(entry.name, False, status.st_size, mtime_ms))
         return sorted(found)
+
+    def unit_folders(
+        self, paths: Sequence[str], file_size: int, files_read: int
+    ) -> Iterator[UnitFolders]:
+        return unit_folders(paths, file_size, files_read)
 
     def size_of(self, path: str) -> int:
         return os.stat(path).st_size

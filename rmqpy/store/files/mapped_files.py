@@ -210,6 +210,22 @@ class MappedFiles:
         self._files_in_order = row
         self.changes += 1
 
+    def use(self, first_offset: int, count: int) -> None:
+        """Have ``count`` files from ``first_offset`` on, which were found and checked before."""
+        assert not self._files_in_order
+        for offset in range(first_offset, first_offset + count * self.file_size, self.file_size):
+            file = self._at(offset)
+            file.wrote_position = self.file_size
+            self._files_in_order.append(file)
+        self.changes += 1
+
+    def _at(self, offset: int) -> MappedFile:
+        """Return a file that begins at ``offset``, in the directory of its number."""
+        number = offset // self.file_size
+        directory = self._directories[number % len(self._directories)]
+        path = f"{directory}/{file_name(offset)}"
+        return MappedFile(self._files, path, offset, self.file_size, in_place=self._in_place)
+
     def _checked(self, offset: int, path: str, size: int, size_key: str) -> MappedFile:
         if size != self.file_size:
             fault = BrokenFileSequenceError(
@@ -277,10 +293,7 @@ class MappedFiles:
         file.
         """
         assert not self._files_in_order or first_offset == self._files_in_order[-1].end_offset
-        number = first_offset // self.file_size
-        directory = self._directories[number % len(self._directories)]
-        path = f"{directory}/{file_name(first_offset)}"
-        file = MappedFile(self._files, path, first_offset, self.file_size, in_place=self._in_place)
+        file = self._at(first_offset)
         file.create()
         self._files_in_order.append(file)
         self.changes += 1

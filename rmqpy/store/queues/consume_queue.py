@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
-from functools import cached_property
 
 from attrs import define
 
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT, queue_filler
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSystem, UnitFolder
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
@@ -39,6 +38,7 @@ _SECTOR_BYTES = 512
 
 _ZERO_UNIT = bytes(QUEUE_UNIT_SIZE)
 _ZERO_STEP = 1 << 16
+_NEW_STATE = bytes(8 * STATE_COUNT)
 
 
 @define(slots=True, frozen=True)
@@ -64,7 +64,30 @@ class QueueSync:
 class ConsumeQueue:
     """One queue of one topic, whose units are written in place through a mapping. It adds itself to
     ``touched`` when it is read, changed, or removed.
+
+    A store may have 200,000 of them, most of which are never used: ``segments`` are created when
+    they are first needed.
     """
+
+    __slots__ = (
+        "_cleared",
+        "_directory",
+        "_dirty_from",
+        "_file_count",
+        "_file_size",
+        "_files",
+        "_first_file",
+        "_gone_below",
+        "_min_physical",
+        "_name",
+        "_open_segments",
+        "_removals",
+        "_touched",
+        "began_again",
+        "damaged",
+        "hidden",
+        "state",
+    )
 
     def __init__(
         self,
@@ -75,9 +98,14 @@ class ConsumeQueue:
     ) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
         self._touched = set() if touched is None else touched
+        self._files = files
         self._directory = directory
-        self._segments = MappedFiles(files, (directory,), file_size, in_place=True)
-        self.state = array("q", bytes(8 * STATE_COUNT))
+        self._file_size = file_size
+        self._name: tuple[str, int] | None = None
+        self._open_segments: MappedFiles | None = None
+        self._first_file = self._file_count = 0
+        """The first byte of the first file and the number of files, before there are segments."""
+        self.state = array("q", _NEW_STATE)
         """The numbers that the C core also reads and writes, indexed by ``END_STATE`` etc."""
         self._dirty_from = 0
         self._cleared = False
@@ -90,7 +118,7 @@ class ConsumeQueue:
         """The physical offset in the unit of ``min_offset``; None if it is unknown."""
         self.began_again = False
         """True if files were removed since the attribute was last set to False."""
-        self.hidden: list[tuple[int, int]] = []
+        self.hidden: tuple[tuple[int, int], ...] = ()
         """The queue offset and physical offset of messages whose queue offset was already taken, so
         that no reader of the queue sees them. The table reports and removes them.
         """
@@ -123,22 +151,35 @@ class ConsumeQueue:
     def max_physical_offset(self, offset: PhysicalOffset) -> None:
         self.state[MAX_PHYSICAL_STATE] = offset
 
-    @cached_property
+    @property
     def name(self) -> tuple[str, int]:
         """Topic and queue id."""
-        _, topic, queue_id = self._directory.rsplit("/", 2)
-        return topic, int(queue_id)
+        if self._name is None:
+            _, topic, queue_id = self._directory.rsplit("/", 2)
+            self._name = topic, int(queue_id)
+        return self._name
 
     @property
     def segments(self) -> MappedFiles:
         """The files of the queue."""
-        return self._segments
+        found = self._open_segments
+        if found is None:
+            found = MappedFiles(self._files, (self._directory,), self._file_size, in_place=True)
+            found.use(self._first_file, self._file_count)
+            self._open_segments = found
+        return found
+
+    @property
+    def begins_later(self) -> bool:
+        """True if the first file is not that of queue offset 0."""
+        files = self._open_segments
+        return bool(self._first_file if files is None else files.min_offset)
 
     @property
     def is_open(self) -> bool:
         """True if the first or the last file is open."""
-        files = self._segments
-        return bool(files) and (files.last.is_open or files.first.is_open)
+        files = self._open_segments
+        return files is not None and bool(files) and (files.last.is_open or files.first.is_open)
 
     @property
     def max_offset(self) -> QueueOffset:
@@ -153,17 +194,17 @@ class ConsumeQueue:
     @property
     def max_offset_in_file(self) -> int:
         """The number of units in a file."""
-        return self._segments.file_size // QUEUE_UNIT_SIZE
+        return self._file_size // QUEUE_UNIT_SIZE
 
     def load(self) -> None:
         """Find the files and the end of the units; change nothing on disk. A gap before later units
         is the end as well: the units after it must be dispatched again.
         """
-        self._segments.load(SIZE_KEY)
-        self._end = self._segments.wrote_offset
+        self.segments.load(SIZE_KEY)
+        self._end = self.segments.wrote_offset
         last_end = None
-        for number in range(max(0, len(self._segments) - LOAD_CHECK_FILES), len(self._segments)):
-            file = self._segments[number]
+        for number in range(max(0, len(self.segments) - LOAD_CHECK_FILES), len(self.segments)):
+            file = self.segments[number]
             data = file.file.read(0, _last_nonzero_end(file))
             used = _used_bytes(data)
             if number == 0:
@@ -171,14 +212,23 @@ class ConsumeQueue:
             last_end = _last_message_end(data, used) or last_end
             if used < file.size:
                 self._end = file.first_offset + used
-                self.damaged = used < len(data) or number + 1 < len(self._segments)
+                self.damaged = used < len(data) or number + 1 < len(self.segments)
                 break
-        self._min = self._segments.min_offset
+        self._min = self.segments.min_offset
         self._dirty_from = self._end
         if last_end is None:
             self._set_max_physical()
         else:
             self.max_physical_offset = PhysicalOffset(last_end)
+
+    def use(self, folder: UnitFolder) -> None:
+        """Use what was found in the folder of the queue instead of :meth:`load`."""
+        _, first, count, end, first_physical, physical_end = folder
+        self._first_file, self._file_count = first, count
+        self._end = self._dirty_from = end
+        self._min = first
+        self._min_physical = None if first_physical < 0 else first_physical
+        self.state[MAX_PHYSICAL_STATE] = physical_end
 
     def finish_recovery(self) -> None:
         """Clear the bytes after the end, once the log has been accepted."""
@@ -197,7 +247,7 @@ class ConsumeQueue:
             return False
         position = queue_offset * QUEUE_UNIT_SIZE
         if position < self._end:
-            self.hidden.append((queue_offset, physical_offset))
+            self.hidden += ((queue_offset, physical_offset),)
             return False
         if position > self._end:
             self._skip_to(position)
@@ -229,7 +279,7 @@ class ConsumeQueue:
         if not 0 <= position < self._end:
             return memoryview(b"")
         self._touched.add(self)
-        file = self._segments.find(position)
+        file = self.segments.find(position)
         if file is None:
             return memoryview(b"")
         start = position - file.first_offset
@@ -250,7 +300,7 @@ class ConsumeQueue:
         """Return whether the queue has a unit of the record at an offset."""
         if self.max_physical_offset <= physical_offset:
             return False
-        first = self._segments.min_offset // QUEUE_UNIT_SIZE
+        first = self.segments.min_offset // QUEUE_UNIT_SIZE
         unit = self.unit(self._first_at_or_after(physical_offset, first))
         return unit is not None and unit[0] == physical_offset
 
@@ -266,7 +316,7 @@ class ConsumeQueue:
         self._gone_below = log_min_offset
         if self._min_physical is not None and log_min_offset <= self._min_physical:
             return
-        first = max(self._min, self._segments.min_offset) // QUEUE_UNIT_SIZE
+        first = max(self._min, self.segments.min_offset) // QUEUE_UNIT_SIZE
         found = self._first_at_or_after(log_min_offset, first)
         self._min = found * QUEUE_UNIT_SIZE
         unit = self.unit(found)
@@ -274,7 +324,7 @@ class ConsumeQueue:
 
     def reset_to(self, log_min_offset: int) -> None:
         """Correct ``min_offset`` for a log that may start earlier than it did."""
-        self._min = self._segments.min_offset
+        self._min = self.segments.min_offset
         self._min_physical = None
         self.correct_min_offset(log_min_offset)
 
@@ -286,8 +336,10 @@ class ConsumeQueue:
         self.correct_min_offset(log_min_offset)
         if not was_open:
             self.close()
-        while len(self._segments) > 1 and self._segments.first.end_offset <= self._min:
-            yield self._segments.take_first()
+        if self._open_segments is None and self._file_count <= 1:
+            return
+        while len(self.segments) > 1 and self.segments.first.end_offset <= self._min:
+            yield self.segments.take_first()
 
     def truncate(self, log_end_offset: int) -> bool:
         """Drop the units of messages at or after ``log_end_offset``. Return True if there were
@@ -295,7 +347,7 @@ class ConsumeQueue:
         """
         if self.max_physical_offset <= log_end_offset:
             return False
-        first = self._segments.min_offset // QUEUE_UNIT_SIZE
+        first = self.segments.min_offset // QUEUE_UNIT_SIZE
         end = self._first_at_or_after(log_end_offset, first)
         while end > first and self.units(end - 1, 1) == _ZERO_UNIT:
             end -= 1  # Never written, or lost: its message is dispatched again as well.
@@ -312,7 +364,7 @@ class ConsumeQueue:
         last = int(self.max_offset) - 1
         if self.max_physical_offset <= durable_to and not self._crosses_sectors(last):
             return
-        first = self._segments.min_offset // QUEUE_UNIT_SIZE
+        first = self.segments.min_offset // QUEUE_UNIT_SIZE
         end = self._first_at_or_after(durable_to, first, self._unit_in_one_sector)
         while end > first and self._may_be_lost(end - 1, durable_to):
             end -= 1
@@ -321,7 +373,7 @@ class ConsumeQueue:
 
     def cut_at(self, queue_offset: int) -> None:
         """Drop the units from ``queue_offset``, which are then dispatched again."""
-        self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self._segments.min_offset))
+        self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self.segments.min_offset))
         self.damaged = True
 
     def mark_suspect(self) -> None:
@@ -331,8 +383,14 @@ class ConsumeQueue:
         self._cleared = True
         self._removals += 1
         self._touched.add(self)
-        if self._segments:
-            self._dirty_from = min(self._dirty_from, self._segments.last.first_offset)
+        files = self._open_segments
+        if files is None:
+            last = self._first_file + max(0, self._file_count - 1) * self._file_size
+        elif files:
+            last = files.last.first_offset
+        else:
+            return
+        self._dirty_from = min(self._dirty_from, last)
 
     @property
     def is_durable(self) -> bool:
@@ -344,7 +402,7 @@ class ConsumeQueue:
         start = self._dirty_from
         if self.is_durable:
             return None
-        parts = (file for file in self._segments if file.end_offset > start)
+        parts = (file for file in self.segments if file.end_offset > start)
         return QueueSync(self, self._end, tuple(parts), self._removals)
 
     def synced(self, sync: QueueSync) -> None:
@@ -362,22 +420,23 @@ class ConsumeQueue:
         """Remove all files."""
         self._touched.add(self)
         self._removals += 1
-        while self._segments:
-            self._segments.drop_last()
+        while self.segments:
+            self.segments.drop_last()
         self._end = self._min = self._dirty_from = 0
         self._min_physical = None
         self.max_physical_offset = PhysicalOffset(0)
 
     def close(self) -> None:
         """Close the files, which the next use opens again; what was written stays written."""
-        self._segments.close()
+        if self._open_segments is not None:
+            self._open_segments.close()
 
     def _unit_in_one_sector(self, number: int) -> tuple[int, int, int] | None:
         return None if self._crosses_sectors(number) else self.unit(number)
 
     def _crosses_sectors(self, number: int) -> bool:
         """Return whether a unit begins in one sector of its file and ends in another."""
-        position = number * QUEUE_UNIT_SIZE % self._segments.file_size
+        position = number * QUEUE_UNIT_SIZE % self._file_size
         return position % _SECTOR_BYTES > _SECTOR_BYTES - QUEUE_UNIT_SIZE
 
     def _may_be_lost(self, number: int, durable_to: int) -> bool:
@@ -439,25 +498,25 @@ class ConsumeQueue:
             rest = rest[count:]
 
     def _file_for(self, position: int) -> MappedFile:
-        file = self._segments.find(position)
+        file = self.segments.find(position)
         if file is None:
-            file = self._segments.create(position - position % self._segments.file_size)
+            file = self.segments.create(position - position % self.segments.file_size)
         return file
 
     def _skip_to(self, position: int) -> None:
         """Write filler up to ``position``. A queue without units starts in the file of
         ``position``.
         """
-        if not self._segments:
-            self._end = position - position % self._segments.file_size
+        if not self.segments:
+            self._end = position - position % self.segments.file_size
             self._min = position
             self._dirty_from = self._end
             self._min_physical = None
         gap = (position - self._end) // QUEUE_UNIT_SIZE
         if gap > self.max_offset_in_file and self.max_physical_offset <= self._gone_below:
             # The messages of the queue, and later ones without units, have expired: start again.
-            while self._segments:
-                self._segments.drop_last()
+            while self.segments:
+                self.segments.drop_last()
             self.began_again = True
             self._skip_to(position)
             return
@@ -475,15 +534,15 @@ class ConsumeQueue:
 
     def _cut(self, position: int) -> None:
         """Make ``position`` the end, and zero the bytes after it, so that they cannot reappear."""
-        if not self._segments:
+        if not self.segments:
             return
         self._removals += 1
         self._min_physical = None
-        count = len(self._segments)
-        self._segments.cut(position)
-        if len(self._segments) < count:
-            self._segments.sync_directories()
-        last = self._segments.last
+        count = len(self.segments)
+        self.segments.cut(position)
+        if len(self.segments) < count:
+            self.segments.sync_directories()
+        last = self.segments.last
         used = position - last.first_offset
         stale = _last_nonzero_end(last) if used < last.size else 0
         if stale > used:
@@ -500,7 +559,7 @@ class ConsumeQueue:
         file of fillers.
         """
         self.max_physical_offset = PhysicalOffset(0)
-        first = self._segments.min_offset // QUEUE_UNIT_SIZE
+        first = self.segments.min_offset // QUEUE_UNIT_SIZE
         for number in range(self.max_offset - 1, first - 1, -1):
             unit = self.unit(number)
             if unit is not None:

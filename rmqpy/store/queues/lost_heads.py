@@ -39,12 +39,11 @@ def queues_without_head(queues: ConsumeQueueTable, log: CommitLog) -> list[Queue
     """Return the queues whose first messages in the log have no units, because files are missing
     before the first one.
     """
-    first_units = {name: _first_unit(queue) for name, queue in queues.items()}
-    doubtful = {
-        name: unit
-        for name, unit in first_units.items()
-        if unit is not None and unit[1] > log.min_offset
-    }
+    doubtful = {}
+    for name, queue in queues.items():
+        unit = _first_unit(queue) if queue.begins_later else None
+        if unit is not None and unit[1] > log.min_offset:
+            doubtful[name] = unit
     return _with_earlier_messages(doubtful, log) if doubtful else []
 
 
@@ -53,7 +52,7 @@ def _first_unit(queue: ConsumeQueue) -> tuple[int, int] | None:
     begin with its first file; None if there is nothing to doubt.
     """
     segments = queue.segments
-    if not segments or segments.min_offset == 0 or queue.name[0].startswith(LIGHT_QUEUE_PREFIX):
+    if queue.name[0].startswith(LIGHT_QUEUE_PREFIX):
         return None
     offset, size, _ = QUEUE_UNIT.unpack_from(segments.first.view)
     queue.close()

@@ -5,7 +5,7 @@ disk or created when first needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
@@ -13,7 +13,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
-from rmqpy.store.queues.consume_queue import ConsumeQueue
+from rmqpy.store.queues.consume_queue import LOAD_CHECK_FILES, ConsumeQueue
 from rmqpy.store.queues.touched import TouchedQueues
 
 QueueName = tuple[str, int]
@@ -66,27 +66,39 @@ class ConsumeQueueTable:
         may be wrong (the length is a multiple of the unit size, and no other file has the
         configured length), StoreError is raised.
         """
-        for topic in self._files.list_dir(self._directory):
-            folder = f"{self._directory}/{topic}"
-            if not self._files.is_dir(folder):
-                raise StoreError(folder, "a file", "one directory per topic", "move it elsewhere")
-            for name in self._files.list_dir(folder):
-                is_number = name.isascii() and name.isdigit()
-                if not (is_number and self._files.is_dir(f"{folder}/{name}")):
-                    raise StoreError(
-                        f"{folder}/{name}",
-                        "a foreign entry",
-                        "one directory per queue, named by its number",
-                        "move it elsewhere; the Java broker would not start on it either",
-                    )
-                self._load_queue(topic, int(name))
+        topics = self._files.list_dir(self._directory)
+        folders = [f"{self._directory}/{topic}" for topic in topics]
+        found = self._files.unit_folders(folders, self._file_size, LOAD_CHECK_FILES)
+        for topic, (queues, is_complete) in zip(topics, found, strict=True):
+            for queue in queues:
+                self._add(topic, queue[0]).use(queue)
+            if not is_complete:
+                self._load_topic(topic, {queue[0] for queue in queues})
         by_setting = [fault for fault in self._torn.values() if fault and _may_be_setting(fault)]
         if by_setting and not any(queue.segments for queue in self):
             raise by_setting[0]
 
+    def _load_topic(self, topic: str, known: Set[int]) -> None:
+        """Find the queues of a topic that are not known yet."""
+        folder = f"{self._directory}/{topic}"
+        if not self._files.is_dir(folder):
+            raise StoreError(folder, "a file", "one directory per topic", "move it elsewhere")
+        for name in self._files.list_dir(folder):
+            is_number = name.isascii() and name.isdigit()
+            if is_number and int(name) in known:
+                continue
+            if not (is_number and self._files.is_dir(f"{folder}/{name}")):
+                raise StoreError(
+                    f"{folder}/{name}",
+                    "a foreign entry",
+                    "one directory per queue, named by its number",
+                    "move it elsewhere; the Java broker would not start on it either",
+                )
+            self._load_queue(topic, int(name))
+
     def _load_queue(self, topic: str, queue_id: int) -> None:
+        queue = self._add(topic, queue_id)
         try:
-            queue = self._open(topic, queue_id)
             queue.load()
             queue.close()
         except BrokenFileSequenceError as fault:
@@ -116,18 +128,22 @@ class ConsumeQueueTable:
     def finish_recovery(self) -> None:
         """Clear the bytes after the ends of the queues, after the log has been accepted."""
         for queue in self:
-            queue.finish_recovery()
-            queue.close()
+            if queue.damaged:
+                queue.finish_recovery()
+                queue.close()
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        directory = f"{self._directory}/{topic}/{queue_id}"
         if not is_queue_name(topic.encode("utf-8", "replace"), queue_id):
             raise StoreError(
-                directory,
+                f"{self._directory}/{topic}/{queue_id}",
                 f"a message of topic {topic!r} and queue {queue_id}",
                 "a topic that can name a directory and a queue number from 0 on",
                 "stop the broker and check the commit log: the message is damaged",
             )
+        return self._add(topic, queue_id)
+
+    def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = f"{self._directory}/{topic}/{queue_id}"
         queue = ConsumeQueue(self._files, directory, self._file_size, self.touched)
         self._queues[topic, queue_id] = queue
         self._ids.setdefault(topic, set()).add(queue_id)
@@ -185,7 +201,7 @@ class ConsumeQueueTable:
             self._report_hidden(topic, queue_id, queue)
 
     def _report_hidden(self, topic: str, queue_id: int, queue: ConsumeQueue) -> None:
-        hidden, queue.hidden = queue.hidden, []
+        hidden, queue.hidden = queue.hidden, ()
         for queue_offset, physical_offset in hidden:
             self.hidden_count += 1
             if self.hidden_count > HIDDEN_LOGGED_MAX:
@@ -247,7 +263,7 @@ class ConsumeQueueTable:
         for queue in self:
             queue.correct_min_offset(log_min_offset)
             queue.close()
-            if queue.take_sync() is None:
+            if queue.is_durable:
                 self.touched.discard(queue)
 
     def drop_topic(self, topic: str) -> int:

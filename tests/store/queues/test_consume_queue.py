@@ -322,4 +322,4 @@ def test_a_message_whose_queue_offset_is_taken_is_recorded() -> None:
     _, queue = filled(0, 7)
     assert not queue.put(3, 5000, 100, 3)
     assert not queue.put(3, 1300, 100, 3), "dispatched before"
-    assert queue.hidden == [(3, 5000)]
+    assert queue.hidden == ((3, 5000),)
