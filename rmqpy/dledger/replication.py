@@ -22,8 +22,8 @@ APPEND     SUCCESS                                 APPEND; the match increases; 
                                                    push, the next two are repeated
 APPEND     INCONSISTENT_STATE (to a COMMIT too)    COMPARE from the leader's end; if no entry was
                                                    matched since the last time, after ``RETRY_MS``
-COMPARE,   anything else, or nothing               COMPARE of the same entry, after
-TRUNCATE                                           ``RETRY_MS``
+COMPARE,   anything else, or nothing               COMPARE of the same entry, ``RETRY_MS`` after
+TRUNCATE                                           the request
 APPEND     anything else, or nothing               APPEND; the oldest is repeated, the second
                                                    time without success COMPARE
 =========  ======================================  =====================================
@@ -63,7 +63,7 @@ from rmqpy.dledger.quorum import quorum_index
 _CODE = DLedgerResponseCode
 
 RETRY_MS: Final = 500
-"""The pause after a failed COMPARE or TRUNCATE."""
+"""The least time from a COMPARE or TRUNCATE that fails to the next."""
 
 COMMIT_INTERVAL_MS: Final = 1000
 ATTEMPTS: Final = 2
@@ -312,7 +312,7 @@ class Replication:
                 )
             progress.enter(PeerState.COMPARE, index)
             progress.search = search if compared else _FROM_END
-            progress.retry_ms = member.now_ms + RETRY_MS
+            progress.retry_ms = progress.pushed_ms + RETRY_MS
         elif compared:
             leader = IndexRange(member.log.begin_index, self.stored_index)
             follower = IndexRange(response.begin_index, response.end_index)
