@@ -54,15 +54,20 @@ static void add_event(const frame_info *info, enum rmq_event kind, int32_t queue
     row[5] = previous;
 }
 
+/* Sets of ASCII characters, one bit each: the second has letters, '_', and '|', the first the others. */
+#define LETTERS (UINT64_C(0x3FFFFFF) << 1)
+static const uint64_t TOPIC_CHARACTERS[4] = {
+    UINT64_C(0x3FF) << '0' | UINT64_C(1) << '%' | UINT64_C(1) << '-',
+    LETTERS | LETTERS << 32 | UINT64_C(1) << ('_' - 64) | UINT64_C(1) << ('|' - 64),
+};
+
 static int is_topic(const uint8_t *name, size_t length)
 {
-    for (size_t i = 0; i < length; i++) {
-        const uint8_t c = name[i];
-        const uint8_t letter = c | 0x20u;
-        if (!((letter >= 'a' && letter <= 'z') || (c >= '0' && c <= '9') || c == '%' || c == '|' || c == '_' || c == '-'))
-            return 0;
-    }
-    return length > 0;
+    uint64_t all = 1;
+
+    for (size_t i = 0; i < length; i++)
+        all &= TOPIC_CHARACTERS[name[i] >> 6] >> (name[i] & 63u);
+    return length > 0 && all;
 }
 
 static int is_utf8(rmq_slice text)
@@ -93,8 +98,7 @@ static int has_head(const uint8_t *piece, size_t length, const uint8_t *head, si
     return length >= head_length && memcmp(piece, head, head_length) == 0;
 }
 
-/* Bit masks of up to 64 bytes: separators after names, and after properties; and whether any byte
- * is not ASCII. */
+/* Bit masks of 64 bytes: separators after names, and after properties; and bytes that are not ASCII. */
 typedef struct {
     uint64_t names, properties, non_ascii;
 } byte_marks;
@@ -109,7 +113,7 @@ static byte_marks mark(const uint8_t *at)
         const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(at + 16 * i));
         marks.names |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, name)) << 16 * i;
         marks.properties |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, property)) << 16 * i;
-        marks.non_ascii |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes);
+        marks.non_ascii |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes) << 16 * i;
     }
     return marks;
 }
@@ -121,43 +125,74 @@ static byte_marks mark(const uint8_t *at)
     for (int i = 0; i < 64; i++) {
         marks.names |= (uint64_t)(at[i] == NAME_VALUE_SEPARATOR) << i;
         marks.properties |= (uint64_t)(at[i] == PROPERTY_SEPARATOR) << i;
-        marks.non_ascii |= at[i] & 0x80u;
+        marks.non_ascii |= (uint64_t)(at[i] >> 7) << i;
     }
     return marks;
 }
 #endif
 
-/* Check 64 bytes per step. Each property must have a non-empty name and a separator after it. */
-static int is_well_formed(rmq_slice raw)
+/* Note a property that an audit needs, as rmq_find_properties does: an empty value does not count. */
+static void note_property(const uint8_t *name, const uint8_t *separator, const uint8_t *end,
+                          rmq_known_properties *known)
 {
+    const rmq_slice value = {separator + 1, (size_t)(end - separator - 1)};
+
+    if (value.length == 0)
+        return;
+    if (separator - name == 4) {
+        if (memcmp(name, "TAGS", 4) == 0)
+            known->tags = value;
+        else if (memcmp(name, "KEYS", 4) == 0)
+            known->keys = value;
+    } else if (separator - name == 8 && memcmp(name, "UNIQ_KEY", 8) == 0) {
+        known->uniq_key = value;
+    }
+}
+
+/* Check 64 bytes per step, and find tags and keys on the way. Each property must have a non-empty
+ * name and a separator after it. `known` is complete only if they are well-formed. Bytes before
+ * `limit` may be read, whatever they are. */
+static int is_well_formed(rmq_slice raw, const uint8_t *limit, rmq_known_properties *known)
+{
+    const uint8_t *const end = raw.at + raw.length;
+    const uint8_t *name = raw.at, *separator = NULL; /* of the current property */
+    uint64_t any_non_ascii = 0, first = 1; /* does a property start with the step? */
     uint8_t rest[64] = {0};
-    uint64_t non_ascii = 0, first = 1; /* does a property start with the step? */
-    int has_separator = 0; /* does the current property have its separator? */
 
     if (raw.length > 0 && raw.at[raw.length - 1] == 0)
         return 0;
-    for (size_t i = 0; i < raw.length; i += 64) {
-        const uint8_t *at = raw.at + i;
-        const size_t left = raw.length - i;
-        if (left < 64)
-            at = memcpy(rest, at, left);
-        byte_marks marks = mark(at);
-        if (marks.names & (marks.properties << 1 | first))
+    for (const uint8_t *at = raw.at; at < end; at += 64) {
+        const size_t left = (size_t)(end - at);
+        const uint64_t within = left < 64 ? (UINT64_C(1) << left) - 1 : UINT64_MAX;
+        byte_marks marks = limit - at >= 64 ? mark(at) : mark(memcpy(rest, at, left));
+        uint64_t names = marks.names & within;
+        const uint64_t ends = marks.properties & within;
+        if (names & (ends << 1 | first))
             return 0;
-        first = marks.properties >> 63;
-        non_ascii |= marks.non_ascii;
-        for (uint64_t ends = marks.properties; ends != 0; ends &= ends - 1) {
-            const uint64_t until = ends ^ (ends - 1); /* up to and including the lowest end */
-            if (!has_separator && (marks.names & until) == 0)
-                return 0;
-            marks.names &= ~until;
-            has_separator = 0;
+        first = ends >> 63;
+        any_non_ascii |= marks.non_ascii & within;
+        for (uint64_t rest_of_ends = ends; rest_of_ends != 0; rest_of_ends &= rest_of_ends - 1) {
+            const uint64_t until = rest_of_ends ^ (rest_of_ends - 1); /* to the lowest end, inclusive */
+            const uint8_t *const stop = at + __builtin_ctzll(rest_of_ends);
+            if (separator == NULL) {
+                if ((names & until) == 0)
+                    return 0;
+                separator = at + __builtin_ctzll(names);
+            }
+            note_property(name, separator, stop, known);
+            names &= ~until;
+            name = stop + 1;
+            separator = NULL;
         }
-        has_separator |= marks.names != 0;
+        if (separator == NULL && names != 0)
+            separator = at + __builtin_ctzll(names);
     }
-    if (raw.length > 0 && raw.at[raw.length - 1] != PROPERTY_SEPARATOR && !has_separator)
-        return 0;
-    return non_ascii == 0 || is_utf8(raw);
+    if (name < end) {
+        if (separator == NULL)
+            return 0;
+        note_property(name, separator, end, known);
+    }
+    return any_non_ascii == 0 || is_utf8(raw);
 }
 
 /* Return the sum of the CRCs of all properties that do not depend on the position of the record. */
@@ -393,15 +428,15 @@ static void check_record(frame_info *info)
     }
     if (stated_offset != info->record_offset)
         add_event(info, RMQ_EVENT_PLACE, info->queue_number, stated_offset, info->record_offset, 0);
-    if (!is_well_formed(info->properties))
+    rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    if (!is_well_formed(info->properties, state->view + state->length, &known)) {
         add_event(info, RMQ_EVENT_PROPERTIES, info->queue_number, 0, 0, 0);
+        known = rmq_find_properties(info->properties.at, info->properties.length);
+    }
     if (info->queue != NULL ? !info->queue->has_topic
                             : !is_topic(state->view + places->topic, places->topic_length))
         add_event(info, RMQ_EVENT_TOPIC, info->queue_number, 0, 0, 0);
     check_checksum(info);
-    rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    if (state->check_keys || state->sums || info->queue == NULL || info->queue->units.views != NULL)
-        known = rmq_find_properties(info->properties.at, info->properties.length);
     if (state->check_keys)
         count_keys(info, &known);
     if (info->queue == NULL) {
@@ -548,8 +583,11 @@ static void prefetch_ahead(const rmq_tally_state *state, size_t size)
 enum rmq_stop rmq_tally(rmq_tally_state *state)
 {
     while (state->position < state->stop) {
-        frame_info info = {.state = state, .start = state->position};
+        frame_info info; /* not initialized as a whole, which would take long for a small record */
         size_t size = 0;
+        info.state = state;
+        info.queue = NULL;
+        info.start = state->position;
         if (state->event_count + EVENTS_PER_FRAME > state->event_capacity
             || state->bucket_count == state->bucket_capacity)
             return RMQ_LIMIT;

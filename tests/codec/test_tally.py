@@ -166,7 +166,7 @@ def test_tallies_of_any_bytes_are_equal(data: bytes, dledger: bool) -> None:
 
 PIECES = [
     *(b"A", b"\x01", b"\x02", b"\0", b"\xff", "é€😀".encode(), b"\xed\xa0\x80"),
-    *(b"__CRC32#\x01", b"KEYS\x01a b", b"TAGS\x01t"),
+    *(b"__CRC32#\x01", b"KEYS\x01a b", b"TAGS\x01t", b"UNIQ_KEY\x01u", b"x" * 61),
 ]
 
 
@@ -177,8 +177,39 @@ PIECES = [
 def test_tallies_of_any_properties_are_equal(pieces: list[bytes], sys_flag: int) -> None:
     raw = b"".join(pieces)[:2000]
     data = record(raw, sys_flag=sys_flag) + record(raw, sys_flag=sys_flag | 0x80)
-    plan = TallyPlan(dledger=False, keys=(0, 1 << 40))
-    assert walk(tally_frames, data, 0, plan) == walk(count_frames, data, 0, plan)
+    plan = TallyPlan(dledger=False, keys=(0, 1 << 40), sums=True)
+    for each in (plan, pooled_plan(plan)):
+        assert walk(tally_frames, data, 0, each) == walk(count_frames, data, 0, each)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\x02", b"\x02TAGS\x01t", b"\x02UNIQ_KEY\x01"])
+def test_properties_across_the_steps_of_the_c_core_are_tallied_equally(tail: bytes) -> None:
+    """C looks at 64 bytes at once, and past the last property if the file goes on."""
+    plan = TallyPlan(dledger=False, keys=(0, 1 << 40), sums=True)
+    for length in range(140):
+        one = b"A\x01" + b"x" * length + b"\x02UNIQ_KEY\x01u" + tail
+        two = b"B" * (length + 1) + b"\x01y\x01\x02KEYS\x01k" + tail
+        data = record(one) + record(two) + record(one)
+        for each in (plan, pooled_plan(plan)):
+            found = walk(tally_frames, data, 0, each)
+            assert found == walk(count_frames, data, 0, each)
+            assert found.tally.key_count >= 3
+
+
+def test_topics_are_judged_alike() -> None:
+    """Pooled, C judges the topic of each record anew."""
+    topics = [bytes([byte]) for byte in range(256)] + [
+        b"",
+        b"a" * 127,
+        b"a" * 63 + b".",
+        b"RETRY%g|",
+    ]
+    data = b"".join(record(b"", topic=topic) for topic in topics)
+    for plan in (TallyPlan(dledger=False), pooled_plan(TallyPlan(dledger=False))):
+        found = walk(tally_frames, data, 0, plan)
+        assert found == walk(count_frames, data, 0, plan)
+        wrong = {event[1] for event in found.tally.events if event[0] == EventKind.TOPIC}
+        assert len(wrong) == len(topics) - 26 * 2 - 10 - len("%|_-") - 2
 
 
 def record(
