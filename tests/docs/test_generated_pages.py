@@ -185,3 +185,26 @@ def test_every_result_is_named_by_a_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     unnamed = [path.name for path in ROOT.glob("bench/results/*.json") if path.name not in text]
     assert not unnamed
+
+
+def test_the_sums_of_simulated_seeds_are_those_of_the_tables() -> None:
+    page = read("docs/reference/simulator.md")
+
+    def seeds(pattern: str, text: str) -> int:
+        ranges = re.findall(pattern, text, re.MULTILINE)
+        assert ranges, pattern
+        return sum(int(last) - int(first) + 1 for first, last in ranges)
+
+    groups, nodes = page.split("\nOf bare nodes:\n")
+    in_a_row = r"(?:^\| |, )(\d+) to (\d+)(?=[, |]+)"
+    rows = r"^\| \d+ to \d+.*? \|"
+    of_groups, of_nodes = (
+        seeds(in_a_row, "\n".join(re.findall(rows, part, re.MULTILINE))) for part in (groups, nodes)
+    )
+    of_fast = seeds(r"[Ss]eeds (\d+) to (\d+) (?:of `fast`|with)", groups)
+    of_changes = seeds(r"^\| `(?:switch|leave)` \| (\d+) to (\d+) \|", groups)
+    assert (
+        f"{of_groups + of_fast + of_changes + of_nodes:,} seeds have been run: {of_groups:,} of"
+        f" groups, {of_fast:,} of `fast`, {of_changes:,} of the changes of the log, and"
+        f" {of_nodes:,} of bare nodes."
+    ) in page
