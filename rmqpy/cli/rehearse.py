@@ -57,7 +57,7 @@ def add_commands(commands: Commands) -> None:
     rehearse.add_argument(
         "--keep",
         action="store_true",
-        help="go on following the group until Ctrl-C, and rehearse again every day",
+        help="continue to follow the group until Ctrl-C, and rehearse again every day",
     )
     add_format_option(rehearse)
     add_log_options(rehearse)
