@@ -45,7 +45,7 @@ class ConsumeQueueTable:
         """The queues that the C core may write at any time: at most ``shared_max``."""
         self.shared_max = files.mappings_max * SHARED_PERCENT // 100
         self.touched = TouchedQueues(self.shared, files.mappings_max * OPEN_PERCENT // 100)
-        self._recent: set[ConsumeQueue] = set()
+        self._recent: list[ConsumeQueue] = []
         """The touched queues of the flush before."""
         self._torn: dict[str, BrokenFileSequenceError | None] = {}
         """The directories of incomplete queues, and why they could not be loaded."""
@@ -165,14 +165,21 @@ class ConsumeQueueTable:
         since the flush before, and yield None for each: a queue without traffic needs neither a
         mapping nor descriptors. Queues may be used meanwhile. No flush may be running.
         """
-        examined = self.touched | self.shared
-        former, self._recent = self._recent, examined
+        # Lists: a set of 200,000 queues takes several times as long to copy.
+        touched, shared = list(self.touched), list(self.shared)
+        former, self._recent = self._recent, touched + shared
         for queue in former:
-            if not (queue in examined or queue in self.touched or queue in self.shared):
+            if not (queue in self.touched or queue in self.shared):
                 queue.close()
                 self.touched.closed(queue)
             yield None
-        yield from examined
+        both = set()
+        for queue in touched:
+            if queue in self.shared:
+                both.add(queue)
+            yield queue
+        for queue in shared:
+            yield None if queue in both else queue
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None if it does not exist."""

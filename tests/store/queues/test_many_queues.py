@@ -5,6 +5,7 @@ number of queues: the queues that are touched are counted.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -149,3 +150,32 @@ def test_a_deleted_topic_begins_again_and_others_keep_their_cells() -> None:
     assert dict(table.items()) == {(b"A", 0): 100, (b"C", 0): 7}
     assert table.index_of((b"B", 5)) in {cells[b"B", 0], cells[b"B", 1]}, "a free cell is used"
     assert dict(table.items()) == {(b"A", 0): 100, (b"C", 0): 7, (b"B", 5): 105}
+
+
+def test_a_flush_examines_what_c_takes_or_gives_back_meanwhile(make_rig: type[MemoryRig]) -> None:
+    store = make_rig().open()
+    queues = store.queues
+    first, second, third, unused = (queues.of("T", number) for number in range(4))
+
+    def examined(meanwhile: Callable[[], object]) -> list[ConsumeQueue]:
+        queues.touched |= {first, second}
+        queues.shared |= {second, third}
+        steps = queues.begin_flush()
+        begun = next(step for step in steps if step is not None)
+        meanwhile()
+        return [begun, *(step for step in steps if step is not None)]
+
+    for meanwhile in (
+        lambda: None,
+        lambda: queues.shared.add(first),
+        lambda: queues.shared.add(unused),
+        lambda: queues.shared.discard(second),
+        lambda: queues.touched.discard(second),
+        queues.release_shared,
+    ):
+        found = examined(meanwhile)
+        assert {first, second, third} == set(found)
+        assert found.count(first) == found.count(third) == 1
+        queues.touched.clear()
+        queues.shared.clear()
+    store.shutdown()
