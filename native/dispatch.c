@@ -35,21 +35,44 @@ static const rmq_queue *find_queue(const rmq_core *core, const uint8_t *view, co
     return &core->queues[topic->queues[id]];
 }
 
+static void store_unit(uint8_t *unit, const int64_t *row)
+{
+    rmq_store_long(unit, row[RMQ_OFFSET]);
+    rmq_store32(unit + 8, (uint32_t)row[RMQ_SIZE]);
+    rmq_store_long(unit + 12, row[RMQ_TAGS_CODE]);
+}
+
+/* Append a unit to a queue that is not mapped. Returns 0 if Python must do it. */
+static int write_unit(const rmq_core *core, rmq_dispatch_state *state, const rmq_queue *queue, int64_t position,
+                      const int64_t *row)
+{
+    uint8_t unit[UNIT_SIZE];
+
+    if (core->queue_folder < 0 || state->written_count == state->written_capacity)
+        return 0;
+    store_unit(unit, row);
+    if (!rmq_write_unit(core->queue_folder, state->view + row[RMQ_TOPIC_POSITION], (size_t)row[RMQ_TOPIC_LENGTH],
+                        row[RMQ_QUEUE_ID], queue->tail_first, position, unit))
+        return 0;
+    state->written[state->written_count++] = queue - core->queues;
+    return 1;
+}
+
 /* Append the unit of a record. Returns 0 if Python must do it. */
-static int put_unit(const rmq_queue *queue, const int64_t *row)
+static int put_unit(const rmq_core *core, rmq_dispatch_state *dispatch, const rmq_queue *queue, const int64_t *row)
 {
     int64_t *const state = queue->state;
     const int64_t position = state[RMQ_QUEUE_END] - queue->tail_first;
     const int64_t offset = row[RMQ_OFFSET], physical_end = offset + row[RMQ_SIZE];
 
-    if (queue->tail == NULL || row[RMQ_QUEUE_OFFSET] < 0 || row[RMQ_QUEUE_OFFSET] > INT64_MAX / UNIT_SIZE
+    if (row[RMQ_QUEUE_OFFSET] < 0 || row[RMQ_QUEUE_OFFSET] > INT64_MAX / UNIT_SIZE
         || row[RMQ_QUEUE_OFFSET] * UNIT_SIZE != state[RMQ_QUEUE_END] || offset < state[RMQ_QUEUE_MAX_PHYSICAL]
-        || position < 0 || queue->tail_capacity - position < UNIT_SIZE)
+        || position < 0 || (queue->tail != NULL ? queue->tail_capacity : queue->tail_size) - position < UNIT_SIZE)
         return 0;
-    uint8_t *const unit = queue->tail + position;
-    rmq_store_long(unit, offset);
-    rmq_store32(unit + 8, (uint32_t)row[RMQ_SIZE]);
-    rmq_store_long(unit + 12, row[RMQ_TAGS_CODE]);
+    if (queue->tail != NULL)
+        store_unit(queue->tail + position, row);
+    else if (!write_unit(core, dispatch, queue, position, row))
+        return 0;
     state[RMQ_QUEUE_END] += UNIT_SIZE;
     state[RMQ_QUEUE_MAX_PHYSICAL] = physical_end;
     return 1;
@@ -103,7 +126,7 @@ static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_ind
     }
     if (core->delay_topic >= 0 && last->topic == &core->topics[core->delay_topic])
         set_deliver_time(core, row);
-    if (!put_unit(queue, row))
+    if (!put_unit(core, state, queue, row))
         return 0;
     for (int i = 0; i < key_count; i++) {
         const rmq_key key = {hashes[i], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
@@ -121,7 +144,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
     last_topic last = {NULL, 0, NULL};
     enum rmq_stop stop = RMQ_LIMIT;
 
-    state->position = state->arrival_count = 0;
+    state->position = state->arrival_count = state->written_count = 0;
     state->store_timestamp = -1;
     if (state->index != NULL)
         rmq_load_index_header(state->index, &header);

@@ -1,6 +1,6 @@
-/* Finds the ends of the consume queues of one topic at the start of a broker: with 200,000 queues, a call of the
- * system from Python costs several times as much as in here. What is unusual is left to
- * rmqpy/store/queues/consume_queue.py, which has the same rules, and the texts of what it refuses. */
+/* Finds the ends of the consume queues of one topic at the start of a broker, and writes units to queues that are not
+ * mapped: with 200,000 queues, a call of the system from Python costs several times as much as in here. What is unusual
+ * is left to rmqpy/store/queues/consume_queue.py, which has the same rules, and the texts of what it refuses. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #include "rmqpy_native.h"
 
-enum { UNIT_SIZE = 20, FILLER_SIZE = 0x7FFFFFFF, FILE_DIGITS = 20, QUEUE_DIGITS_MAX = 9 };
+enum { UNIT_SIZE = 20, FILLER_SIZE = 0x7FFFFFFF, FILE_DIGITS = 20, QUEUE_DIGITS_MAX = 9, TOPIC_BYTES_MAX = 127 };
 
 /* Return the number that a name is in decimal digits, or -1. `digits` is how many it must have; 0: as few as it needs,
  * and at most QUEUE_DIGITS_MAX. */
@@ -237,4 +237,20 @@ int rmq_read_folders(rmq_folders *state)
     is_complete = is_complete && errno == 0;
     closedir(topic);
     return is_complete;
+}
+
+int rmq_write_unit(int32_t folder, const uint8_t *topic, size_t length, int64_t queue_id, int64_t first,
+                   int64_t position, const uint8_t *unit)
+{
+    char path[TOPIC_BYTES_MAX + 1 + 20 + 1 + FILE_DIGITS + 1];
+
+    if (length == 0 || length > TOPIC_BYTES_MAX || memchr(topic, '/', length) != NULL)
+        return 0;
+    snprintf(path, sizeof path, "%.*s/%lld/%0*lld", (int)length, (const char *)topic, (long long)queue_id, FILE_DIGITS,
+             (long long)first);
+    const int file = openat(folder, path, O_WRONLY | O_CLOEXEC);
+    if (file < 0)
+        return 0;
+    const ssize_t count = pwrite(file, unit, UNIT_SIZE, (off_t)position);
+    return close(file) == 0 && count == UNIT_SIZE;
 }

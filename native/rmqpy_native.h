@@ -194,6 +194,7 @@ typedef struct {
     uint8_t *tail;         /* the writable file for the next unit; NULL if unknown */
     int64_t tail_first;    /* offset of its first byte in the queue */
     int64_t tail_capacity; /* how many of its bytes may be written */
+    int64_t tail_size;     /* if it is not mapped: how many of its bytes may be written through a descriptor */
     rmq_files files;       /* for reading */
 } rmq_queue;
 
@@ -465,6 +466,7 @@ typedef struct {
     rmq_topic *topics;
     rmq_reader *readers;
     rmq_queue *queues;
+    int32_t queue_folder; /* a descriptor of the folder of the consume queues; -1: every tail must be mapped */
     /* Writing. */
     int64_t *tails;
     uint8_t *staging;
@@ -593,6 +595,8 @@ typedef struct {
     int64_t index_slots, index_entries;
     rmq_arrival *arrivals; /* records of watched queues */
     int64_t arrival_capacity, arrival_count;
+    int64_t *written; /* the queues to which units were written through descriptors */
+    int64_t written_capacity, written_count;
     int64_t position;        /* end of the last record that was dispatched */
     int64_t store_timestamp; /* store time of that record; -1 if there is none */
 } rmq_dispatch_state;
@@ -864,6 +868,11 @@ int rmq_lost_range(int32_t number, int64_t *from, int64_t *to);
 /* cffi: end */
 
 /* The part that only the C files share. */
+
+/* Write a unit to a file of a queue that is not mapped. `folder` is a descriptor of the folder of all queues. Returns 0
+ * if that is not possible: there is no such file, say, or no space on the disk. */
+int rmq_write_unit(int32_t folder, const uint8_t *topic, size_t length, int64_t queue_id, int64_t first,
+                   int64_t position, const uint8_t *unit);
 
 /* Return whether a part of guarded memory was lost. Costs a search; ask rmq_lost_pages first. */
 int rmq_is_lost(const uint8_t *data, int64_t length);

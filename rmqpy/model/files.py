@@ -175,6 +175,11 @@ class FileSystem(Protocol):
         caller; a file system may leave out all.
         """
 
+    def open_folder(self, path: str) -> int:
+        """Return a descriptor of a folder, to be closed by the caller; -1 if it does not exist or
+        is none of the operating system.
+        """
+
     def size_of(self, path: str) -> int: ...
 
     def mtime_ms(self, path: str) -> int: ...

@@ -320,6 +320,9 @@ class MemoryFiles:
     ) -> Iterator[UnitFolders]:
         return iter([((), False)] * len(paths))
 
+    def open_folder(self, path: str) -> int:
+        return -1
+
     def size_of(self, path: str) -> int:
         return len(self.nodes[path].data)
 

@@ -205,6 +205,9 @@ class RemoteFileSystem:
     ) -> Iterator[UnitFolders]:
         return iter([((), False)] * len(paths))
 
+    def open_folder(self, path: str) -> int:
+        return -1
+
     def size_of(self, path: str) -> int:
         return self._entry(path).size
 

@@ -4,7 +4,8 @@
 limit           set by                            beyond it
 ==============  ================================  ==================================================
 mappings        vm.max_map_count                  no further log file can be used: sends are
-                                                  refused with code 14; queues take turns before
+                                                  refused with code 14; queues do without
+                                                  mappings before
                                                   (:mod:`rmqpy.store.queues.touched`)
 descriptors     RLIMIT_NOFILE (``ulimit -n``)     no connection is accepted, no log file opened
 memory          the cgroup, or the machine        the kernel ends the process

@@ -1,8 +1,8 @@
 """Dispatch from the log to consume queues and key index in C: an ``Accelerator`` of the dispatcher.
 
-C writes units and entries in place, as far as disk space is reserved for them, and reports arrivals
-in watched queues only. It stops before the first record that it cannot handle; the store dispatches
-that record in Python.
+C writes units and entries in place, as far as disk space is reserved for them, or through a
+descriptor if the queue is not mapped; it reports arrivals in watched queues only. It stops before
+the first record that it cannot handle; the store dispatches that record in Python.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rmqpy.store.index.index_file import IndexFile
 from rmqpy.store.results import Arrival
 
 ARRIVALS_MAX: Final = 1024
+WRITTEN_MAX: Final = 1024
 
 
 class FastPathDispatcher:
@@ -29,6 +30,8 @@ class FastPathDispatcher:
         self._state = ffi.new("rmq_dispatch_state *")
         self._arrivals = self._state.arrivals = ffi.new("rmq_arrival[]", ARRIVALS_MAX)
         self._state.arrival_capacity = ARRIVALS_MAX
+        self._written = self._state.written = ffi.new("int64_t[]", WRITTEN_MAX)
+        self._state.written_capacity = WRITTEN_MAX
         self._file: IndexFile | None = None
         self._file_data: Cdata = None
 
@@ -46,6 +49,8 @@ class FastPathDispatcher:
             return None
         if self._file is not None:
             self._file.changed_by_c()
+        if state.written_count:
+            self._tables.wrote(ffi.unpack(state.written, state.written_count))
         if listener is not None:
             for i in range(state.arrival_count):
                 arrival = state.arrivals[i]

@@ -412,7 +412,7 @@ class FastPath:
     def register_queues(self, scan: Scan) -> None:
         for topic, queue_id in set(zip(scan.topic, scan.queue_id, strict=True)):
             if topic.isascii():
-                self._tables.learn_queue(topic.decode(), queue_id)
+                self._tables.learn_queue(topic.decode(), queue_id, maps=False)
 
     def watch(self, topic: str, queue_id: int, wanted: bool) -> None:
         self._tables.watch(topic, queue_id, wanted)

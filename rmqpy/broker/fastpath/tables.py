@@ -18,14 +18,17 @@ file                  the first segment of its log or queue is the same
 A discarded entry keeps its place, and the queues of its topic stay known: it is learned again from
 one request. No table is emptied because it is full: names grow with their number; the arrays are
 reserved and cost nothing until they are used; of readers beyond ``READERS_MAX``, each takes the
-place of one that is discarded, and without such a place it is not learned. Of queues beyond
-``shared_max``, each takes the mappings of the one that was learned first, because the system
-limits the number of mappings.
+place of one that is discarded, and without such a place it is not learned.
+
+The system limits the number of mappings. Of the queues beyond ``shared_max``, C writes the units
+through a descriptor, which it opens for each. One that is read, or that receives several messages
+at once, takes the mappings of the queue that was learned first.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,6 +168,7 @@ class FastPathTables:
         self._index_views: dict[IndexFile, Cdata] = {}
         self._index_files: Cdata = None
         self._alive: list[Cdata] = []
+        core.queue_folder = -1
         self.use_log()
         for name, kind, count in (
             ("topics", "rmq_topic", TOPICS_MAX),
@@ -267,6 +271,7 @@ class FastPathTables:
     def close(self) -> None:
         """Release the files."""
         self.clear()
+        self._close_folder()
         self._alive.clear()
         self._log_files.clear()
         self._index_views.clear()
@@ -426,9 +431,9 @@ class FastPathTables:
         reader.expression_length = len(expression)
         reader.expression_program = program.pointer
 
-    def learn_queue(self, topic: str, queue_id: int) -> bool:
+    def learn_queue(self, topic: str, queue_id: int, *, maps: bool = True) -> bool:
         """Learn a queue of the store and the file to which its next unit is written. Return whether
-        C has an entry for the queue.
+        C has an entry for the queue. Without ``maps``, its files are mapped only if there is room.
         """
         queue = self._sources.store.queues.find(topic, queue_id)
         slot = self._topic(topic) if queue is not None else None
@@ -450,10 +455,13 @@ class FastPathTables:
                 (topic, queue_id) in self._watched
             )
         slot.queues[queue_id] = known.number
-        if known not in self._mapped:
-            self._share(known)
         target = self._core.queues[known.number]
         file = queue.segments.find(queue.state[END_STATE])
+        target.tail_size = file.size if file is not None else 0
+        if known not in self._mapped and not self._share(known, even_if_full=maps):
+            target.tail, target.tail_capacity, known.tail = ffi.NULL, 0, None
+            target.tail_first = file.first_offset if file is not None else 0
+            return True
         if file is None:
             target.tail = ffi.NULL
         elif known.tail is None or target.tail_first != file.first_offset or not target.tail:
@@ -463,16 +471,41 @@ class FastPathTables:
         target.tail_capacity = file.reserved_position if file is not None else 0
         return True
 
-    def _share(self, queue: _Queue) -> None:
-        """Let C have the files of a queue, instead of those of another one if it has too many."""
+    def _share(self, queue: _Queue, *, even_if_full: bool) -> bool:
+        """Let C have the files of a queue. If it has those of too many, take back those of another
+        one, or return False.
+        """
         queues = self._sources.store.queues
         if len(self._mapped) >= queues.shared_max:
+            if self._core.queue_folder < 0:
+                self._core.queue_folder = queues.open_folder()
+            if not even_if_full and self._core.queue_folder >= 0:
+                return False
             self._take_back(self._mapped.popitem(last=False)[0])
         self._mapped[queue] = None
         queues.shared.add(queue.queue)
+        return True
+
+    def wrote(self, numbers: list[int]) -> None:
+        """Note the queues, by their numbers, to which C has written through descriptors. Map those
+        that have received several messages at once.
+        """
+        touched, seen = self._sources.store.queues.touched, set()
+        for number in numbers:
+            name = self._queue_names[number]
+            if number in seen and self._queues[name] not in self._mapped:
+                self.learn_queue(*name)
+            else:
+                touched.wrote(self._queues[name].queue)
+                seen.add(number)
+
+    def _close_folder(self) -> None:
+        if self._core.queue_folder >= 0:
+            os.close(self._core.queue_folder)
+            self._core.queue_folder = -1
 
     def _take_back(self, queue: _Queue) -> None:
-        """Close the files of a queue; C hands its next request to Python."""
+        """Close the files of a queue. C hands a request to read it to Python."""
         target = self._core.queues[queue.number]
         target.tail, target.tail_capacity, queue.tail = ffi.NULL, 0, None
         queue.files.forget(target.files)

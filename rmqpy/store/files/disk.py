@@ -391,6 +391,12 @@ class OsFileSystem:
     ) -> Iterator[UnitFolders]:
         return unit_folders(paths, file_size, files_read)
 
+    def open_folder(self, path: str) -> int:
+        try:
+            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return -1
+
     def size_of(self, path: str) -> int:
         return os.stat(path).st_size
 

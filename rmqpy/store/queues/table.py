@@ -189,6 +189,10 @@ class ConsumeQueueTable:
         """Return the queue; create it if it does not exist."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
+    def open_folder(self) -> int:
+        """Return a descriptor of the folder of all queues, to be closed by the caller, or -1."""
+        return self._files.open_folder(self._directory)
+
     def note_removal(self) -> None:
         """Record that files were removed."""
         self.removals += 1

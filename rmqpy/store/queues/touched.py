@@ -36,6 +36,10 @@ class TouchedQueues(set[ConsumeQueue]):
             if oldest not in self._shared:
                 oldest.close()
 
+    def wrote(self, queue: ConsumeQueue) -> None:
+        """Record that C has written to a queue through a descriptor, which opens nothing."""
+        super().add(queue)
+
     def closed(self, queue: ConsumeQueue) -> None:
         """Record that a queue was closed because it was not used."""
         self._open.pop(queue, None)

@@ -32,7 +32,9 @@ COMPARISONS = (
         "tests/broker/fastpath/test_offset_requests.py",
         "tests/broker/fastpath/test_sql_programs.py",
         "tests/broker/fastpath/test_sql_pulls.py",
+        "tests/broker/fastpath/test_unmapped_queues.py",
         "tests/codec/test_packing.py",
+        "tests/store/queues/test_unit_folders.py",
     ),
 )
 """The tests of two processes that run side by side and take about the same time."""
