@@ -1,7 +1,10 @@
 """Take from Python what only Linux has; a process that has this folder in PYTHONPATH imports it.
 
 rmqpy reads "darwin" as ``sys.platform``. The standard library and other packages do not: they were
-installed for this machine.
+installed for this machine. Other tests than smoke.py run with it, too, except those that bind
+abstract sockets themselves:
+
+    PYTHONPATH=tests/packaging/without_linux pytest --assert=plain -m "not slow" tests/client
 """
 
 from __future__ import annotations
