@@ -496,7 +496,7 @@ class FastPathTables:
             if number in seen and self._queues[name] not in self._mapped:
                 self.learn_queue(*name)
             else:
-                touched.wrote(self._queues[name].queue)
+                touched.note(self._queues[name].queue)
                 seen.add(number)
 
     def _close_folder(self) -> None:

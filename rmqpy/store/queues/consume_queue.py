@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from attrs import define
 
@@ -61,6 +62,30 @@ class QueueSync:
             file.sync()
 
 
+class UsedQueues(Protocol):
+    """What a queue reports its use to: :class:`rmqpy.store.queues.touched.TouchedQueues`."""
+
+    def add(self, queue: ConsumeQueue, /) -> None:
+        """Record that a queue is read or removed, and may be open now."""
+
+    def note(self, queue: ConsumeQueue, /) -> None:
+        """Record that a queue was changed without being open."""
+
+    def add_written(self, queue: ConsumeQueue, /) -> bool:
+        """Record that a queue is written. Return whether it may be open for that."""
+
+
+class _Unlimited:
+    """The use of a queue that is in no table."""
+
+    def add(self, queue: ConsumeQueue, /) -> None: ...
+
+    def note(self, queue: ConsumeQueue, /) -> None: ...
+
+    def add_written(self, queue: ConsumeQueue, /) -> bool:
+        return True
+
+
 class ConsumeQueue:
     """One queue of one topic, whose units are written in place through a mapping. It adds itself to
     ``touched`` when it is read, changed, or removed.
@@ -94,10 +119,10 @@ class ConsumeQueue:
         files: FileSystem,
         directory: str,
         file_size: int,
-        touched: set[ConsumeQueue] | None = None,
+        touched: UsedQueues | None = None,
     ) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
-        self._touched = set() if touched is None else touched
+        self._touched: UsedQueues = _Unlimited() if touched is None else touched
         self._files = files
         self._directory = directory
         self._file_size = file_size
@@ -290,11 +315,18 @@ class ConsumeQueue:
         """Return (physical offset, record size, tags code) of a unit, or None if it does not exist
         or is filler.
         """
-        view = self.units(queue_offset, 1)
-        if not view:
-            return None
-        offset, size, tags_code = QUEUE_UNIT.unpack_from(view)
-        return (offset, size, tags_code) if _is_message(size) else None
+        return _decoded(self.units(queue_offset, 1))
+
+    def _peek(self, number: int) -> bytes:
+        """Return an encoded unit without mapping its file, at the start; empty if there is none."""
+        position = number * QUEUE_UNIT_SIZE
+        file = self.segments.find(position) if 0 <= position < self._end else None
+        if file is None:
+            return b""
+        return file.file.read(position - file.first_offset, QUEUE_UNIT_SIZE)
+
+    def _peek_unit(self, number: int) -> tuple[int, int, int] | None:
+        return _decoded(self._peek(number))
 
     def has_unit_of(self, physical_offset: int) -> bool:
         """Return whether the queue has a unit of the record at an offset."""
@@ -348,8 +380,8 @@ class ConsumeQueue:
         if self.max_physical_offset <= log_end_offset:
             return False
         first = self.segments.min_offset // QUEUE_UNIT_SIZE
-        end = self._first_at_or_after(log_end_offset, first)
-        while end > first and self.units(end - 1, 1) == _ZERO_UNIT:
+        end = self._first_at_or_after(log_end_offset, first, self._peek_unit)
+        while end > first and self._peek(end - 1) == _ZERO_UNIT:
             end -= 1  # Never written, or lost: its message is dispatched again as well.
         self._cut(end * QUEUE_UNIT_SIZE)
         return True
@@ -382,7 +414,7 @@ class ConsumeQueue:
         """
         self._cleared = True
         self._removals += 1
-        self._touched.add(self)
+        self._touched.note(self)
         files = self._open_segments
         if files is None:
             last = self._first_file + max(0, self._file_count - 1) * self._file_size
@@ -418,7 +450,7 @@ class ConsumeQueue:
 
     def destroy(self) -> None:
         """Remove all files."""
-        self._touched.add(self)
+        self._touched.note(self)
         self._removals += 1
         while self.segments:
             self.segments.drop_last()
@@ -432,7 +464,7 @@ class ConsumeQueue:
             self._open_segments.close()
 
     def _unit_in_one_sector(self, number: int) -> tuple[int, int, int] | None:
-        return None if self._crosses_sectors(number) else self.unit(number)
+        return None if self._crosses_sectors(number) else self._peek_unit(number)
 
     def _crosses_sectors(self, number: int) -> bool:
         """Return whether a unit begins in one sector of its file and ends in another."""
@@ -443,13 +475,13 @@ class ConsumeQueue:
         """Return whether a unit was not written, or crosses sectors and is neither filler nor leads
         to a message after that of the unit before it and up to ``durable_to``.
         """
-        unit = self.units(number, 1)
+        unit = self._peek(number)
         if unit == _ZERO_UNIT or not self._crosses_sectors(number):
             return unit == _ZERO_UNIT
         offset, size, _ = QUEUE_UNIT.unpack_from(unit)
         if not _is_message(size):
             return (offset, size) != (0, QUEUE_FILLER_SIZE)
-        before = self.unit(number - 1)
+        before = self._peek_unit(number - 1)
         return offset + size > durable_to or (before is not None and offset < sum(before[:2]))
 
     def _first_at_or_after(
@@ -486,14 +518,18 @@ class ConsumeQueue:
         return found
 
     def _write(self, position: int, data: bytes | memoryview) -> None:
-        self._touched.add(self)
+        may_be_open = self._touched.add_written(self)
         rest = memoryview(data)
         while rest:
             file = self._file_for(position)
             start = position - file.first_offset
             count = min(len(rest), file.size - start)
-            file.reserve(start, start + count)
-            file.file.writable[start : start + count] = rest[:count]
+            if may_be_open:
+                file.reserve(start, start + count)
+                file.file.writable[start : start + count] = rest[:count]
+            else:  # Without a mapping, a full disk is an error of the write.
+                file.file.write(start, rest[:count])
+                file.close()
             position += count
             rest = rest[count:]
 
@@ -537,7 +573,8 @@ class ConsumeQueue:
         if not self.segments:
             return
         self._removals += 1
-        self._min_physical = None
+        if position <= self._min:
+            self._min_physical = None
         count = len(self.segments)
         self.segments.cut(position)
         if len(self.segments) < count:
@@ -546,9 +583,9 @@ class ConsumeQueue:
         used = position - last.first_offset
         stale = _last_nonzero_end(last) if used < last.size else 0
         if stale > used:
-            last.file.writable[used:stale] = bytes(stale - used)
+            last.file.write(used, bytes(stale - used))
             self.mark_suspect()
-        self._touched.add(self)
+        self._touched.note(self)
         self._end = position
         self._min = min(self._min, self._end)
         self._dirty_from = min(self._dirty_from, self._end)
@@ -561,7 +598,9 @@ class ConsumeQueue:
         self.max_physical_offset = PhysicalOffset(0)
         first = self.segments.min_offset // QUEUE_UNIT_SIZE
         for number in range(self.max_offset - 1, first - 1, -1):
-            unit = self.unit(number)
+            # Mostly it is the last one, for which no file needs to be mapped.
+            is_last = number == self.max_offset - 1
+            unit = self._peek_unit(number) if is_last else self.unit(number)
             if unit is not None:
                 self.max_physical_offset = PhysicalOffset(unit[0] + unit[1])
                 return
@@ -606,6 +645,14 @@ def _last_message_end(data: bytes, used: int) -> int | None:
         if _is_message(size):
             return int(offset + size)
     return None
+
+
+def _decoded(unit: bytes | memoryview) -> tuple[int, int, int] | None:
+    """Return the fields of an encoded unit, or None if it is empty or leads to no message."""
+    if not unit:
+        return None
+    offset, size, tags_code = QUEUE_UNIT.unpack_from(unit)
+    return (offset, size, tags_code) if _is_message(size) else None
 
 
 def _is_message(size: int) -> bool:

@@ -255,13 +255,19 @@ class ConsumeQueueTable:
     def truncate(self, log_end_offset: int) -> int:
         """Cut every queue to the end of the log. Return the number of queues that were cut."""
         self.removals += 1
-        return sum(queue.truncate(log_end_offset) for queue in self)
+        count = 0
+        for queue in self:
+            if queue.truncate(log_end_offset):
+                queue.close()
+                count += 1
+        return count
 
     def drop_unsynced(self, durable_to: int) -> None:
         """After an unclean stop, drop what may not be durable, from ``durable_to`` in the log."""
         self.removals += 1
         for queue in self:
             queue.drop_unsynced(durable_to)
+            queue.close()
             queue.mark_suspect()
 
     def begin_again(self, log_min_offset: int) -> None:

@@ -2,7 +2,8 @@
 
 The files of a queue are mapped when it is used, and closed at the second flush after its last use.
 The system limits the number of mappings, so with more than ``open_max`` open queues the one that
-was opened first is closed before that. Its next use opens it again.
+was opened first is closed before that. Its next use opens it again. A queue that is only written is
+not opened then.
 """
 
 from __future__ import annotations
@@ -36,9 +37,21 @@ class TouchedQueues(set[ConsumeQueue]):
             if oldest not in self._shared:
                 oldest.close()
 
-    def wrote(self, queue: ConsumeQueue) -> None:
-        """Record that C has written to a queue through a descriptor, which opens nothing."""
+    def note(self, queue: ConsumeQueue) -> None:
+        """Record that a queue was changed without being open."""
         super().add(queue)
+
+    def add_written(self, queue: ConsumeQueue) -> bool:
+        """Record that a queue is written. Return False if it should not be opened for that, because
+        another one would have to be closed.
+        """
+        super().add(queue)
+        if queue in self._open or queue in self._shared:
+            return True
+        if len(self._open) >= self._open_max:
+            return False
+        self._open[queue] = None
+        return True
 
     def closed(self, queue: ConsumeQueue) -> None:
         """Record that a queue was closed because it was not used."""

@@ -12,6 +12,7 @@ from harness.store import StoreRig
 from rmqpy.codec.backend import implementation
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store import flush_tracker
+from rmqpy.store.files import lost_pages
 from rmqpy.store.files.disk import DiskFile, OsFileSystem
 from rmqpy.store.files.mapped_files import MappedFile
 from rmqpy.store.files.mapping import KEEPS_DESCRIPTOR, map_file
@@ -287,6 +288,41 @@ def test_a_start_opens_each_topic_or_queue_once(
         assert (queue.min_offset, queue.max_offset) == (0, 2)
         unit = queue.unit(1)
         assert unit is not None and queue.max_physical_offset == unit[0] + unit[1]
+    store.shutdown()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_queues_beyond_the_limit_are_written_without_a_mapping(
+    rig: StoreRig, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Neither by a start, which drops their last units after a kill and writes them again."""
+    assert isinstance(rig.files, OsFileSystem)
+    rig.files.mappings_max = 0
+    mapped: list[str] = []
+    guard = lost_pages.guard
+
+    def recorded(view: memoryview, path: str, *, is_written: bool) -> None:
+        mapped.append(path)
+        guard(view, path, is_written=is_written)
+
+    monkeypatch.setattr(lost_pages, "guard", recorded)
+    store = rig.open()
+    fill(rig, store)
+    rig.flush(store)
+    store.flush_tracker.flush_queues()
+    fill(rig, store)
+    if killed:
+        store.close_without_flush()
+    else:
+        store.shutdown()
+    store = rig.open()
+    fill(rig, store)
+    assert not any("/consumequeue/" in path for path in mapped)
+    assert not any("/consumequeue/" in path for path in descriptors(rig))
+    for queue in store.queues:
+        units = [queue.unit(number) for number in range(3)]
+        assert all(unit is not None for unit in units)
+        assert (queue.min_offset, queue.max_offset) == (0, 3)
     store.shutdown()
 
 
