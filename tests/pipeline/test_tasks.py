@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rmqpy.audit.scan.directory import read_directory
 from rmqpy.model.errors import RmqError
+from rmqpy.pipeline.jobs.spark_runner import SparkRunner
 from rmqpy.pipeline.spark.distributed_map import map_on_spark, prepare_worker
+from rmqpy.store.files.disk import OsFileSystem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +32,20 @@ def test_results_are_in_order(spark: SparkSession) -> None:
 def test_the_error_of_a_worker_reaches_the_driver(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(RmqError, match=r"FileNotFoundError.*none"):
         list(map_on_spark(spark, os.stat, [str(tmp_path / "none")]))
+
+
+def process_of(_number: int) -> int:
+    return os.getpid()
+
+
+def test_a_single_unit_needs_no_worker(
+    spark: SparkSession, store_of: Callable[[str], Path]
+) -> None:
+    files, root = OsFileSystem(), str(store_of("A-classic-clean-v497"))
+    runner = SparkRunner(spark, files, read_directory(files, root))
+    assert [*runner.map(process_of, [])] == []
+    assert [*runner.map(process_of, [0])] == [os.getpid()]
+    assert os.getpid() not in [*runner.map(process_of, [0, 1])]
 
 
 def dies_once(marker: str) -> Callable[[int], int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
@@ -110,7 +111,11 @@ class SparkRunner:
         return map_on_spark(self._session, partial(file_md5s, self._files), parts, self._wave)
 
     def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        return map_on_spark(self._session, do, items, self._wave)
+        rest = iter(items)
+        first = [*islice(rest, 2)]
+        if len(first) < 2:  # It would run alone on a worker too, and a job costs 0.15 CPU-seconds.
+            return map(do, first)
+        return map_on_spark(self._session, do, chain(first, rest), self._wave)
 
     def rerun(self, work: WorkRange, plan: TallyPlan, begin: int) -> RangeResult:
         return self._driver.rerun(work, plan, begin)
