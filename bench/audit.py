@@ -111,13 +111,23 @@ def make_store(root: Path, shape: Shape, total: int, file_bytes: int = FILE_BYTE
 
 
 def add_index(root: Path) -> None:
-    """Add the key index that the broker would have written."""
-    facts = read_facts(OsFileSystem(), str(root))
-    settings = settings_of_facts(str(root), FILE_BYTES, facts.as_json())
-    built = root / "built"
-    Rebuild(RebuildPlan(root=str(root), target=str(built), settings=settings)).run()
-    (built / "index").rename(root / "index")
-    shutil.rmtree(built)
+    """Add the key index that the broker would have written.
+
+    It is built from the log of a store without topics: thousands of queue files would be built with
+    it, and removed, and ext4 takes long to create files after that (see ``pipeline.py``).
+    """
+    bare = root.with_name(f"{root.name}.bare")
+    (bare / "consumequeue/a folder").mkdir(parents=True)
+    (bare / "config").mkdir()
+    (bare / "config/topics.json").write_text('{"topicConfigTable": {}}', encoding="ascii")
+    (bare / "commitlog").symlink_to((root / "commitlog").resolve())
+    facts = read_facts(OsFileSystem(), str(bare))
+    settings = settings_of_facts(str(bare), FILE_BYTES, facts.as_json())
+    rebuild = Rebuild(RebuildPlan(root=str(bare), target=str(bare / "built"), settings=settings))
+    rebuild.run()
+    assert not rebuild.queues and rebuild.keys
+    (bare / "built/index").rename(root / "index")
+    shutil.rmtree(bare)
 
 
 def _queue_of(shape: Shape, number: int) -> tuple[bytes, int]:
