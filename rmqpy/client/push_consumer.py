@@ -454,8 +454,10 @@ class PushConsumer(Consumer):
 
     async def _work_forever(self) -> None:
         while True:
-            consuming = await self._work.get()
-            await consuming.consume_next()
+            consuming = self._work.take() or await self._work.get()
+            rest = consuming.consume()
+            if rest is not None:
+                await rest
 
     async def _sample(self) -> None:
         self.rates.sample(self._open().clock.monotonic_ms())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 from harness.client import Run
 
-from rmqpy.client.consuming.call_deadlines import CallDeadlines
+from rmqpy.client.consuming.call_deadlines import CallDeadlines, resumed
 
 
 async def forever() -> None:
@@ -125,3 +125,60 @@ def test_calls_share_one_timer(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
         deadlines.close()
 
     run(main())
+
+
+def test_the_rest_of_a_call_goes_on_like_the_call(run: Run) -> None:
+    """Results, exceptions and cancellations reach it after each of its steps."""
+
+    async def call(first: asyncio.Future[int], second: asyncio.Future[int]) -> list[object]:
+        seen: list[object] = [await first]
+        try:
+            seen.append(await second)
+        except (ValueError, asyncio.CancelledError) as error:
+            seen.append(type(error))
+        return seen
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for end in ("result", "error", "cancel"):
+            first, second = loop.create_future(), loop.create_future()
+            steps = call(first, second).__await__()
+
+            async def rest(steps: Generator[Any, Any, Any] = steps) -> object:
+                return await resumed(steps, next(steps))
+
+            task = asyncio.create_task(rest())
+            await asyncio.sleep(0)
+            first.set_result(1)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if end == "result":
+                second.set_result(2)
+            elif end == "error":
+                second.set_exception(ValueError())
+            else:
+                task.cancel()
+            expected = {"result": 2, "error": ValueError, "cancel": asyncio.CancelledError}
+            assert await task == [1, expected[end]]
+
+    run(main())
+
+
+def test_a_call_that_is_closed_runs_its_cleanup() -> None:
+    ended: list[str] = []
+
+    async def call() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("closed")
+
+    async def main() -> None:
+        steps = call().__await__()
+        resumed(steps, next(steps)).close()  # Never started: the call itself is closed later.
+        rest = resumed(steps, None)
+        rest.send(None)
+        rest.close()
+
+    asyncio.run(main())
+    assert ended == ["closed"]

@@ -10,11 +10,11 @@ def test_rates_are_those_of_the_last_minute() -> None:
     rates = ConsumerStats()
     rates.sample(0)
     assert rates.status("T", 0) == ConsumeStatus()
-    rates.consumed("T", 10, 0, 5)
+    rates.consumed("T", 1, 10, 0, 5)
     rates.sample(0)
     for second in range(60):
         rates.pulled("T", 32, 2)
-        rates.consumed("T", 10, 1, 20)
+        rates.consumed("T", 1, 10, 1, 20)
         if second % 10 == 9:
             rates.sample((second + 1) * 1000)
     status = rates.status("T", 60_000)
@@ -30,7 +30,7 @@ def test_rates_are_those_of_the_last_minute() -> None:
 
 def test_counts_older_than_a_minute_are_dropped() -> None:
     rates = ConsumerStats()
-    rates.consumed("T", 100, 100, 1)
+    rates.consumed("T", 1, 100, 100, 1)
     for number in range(8):
         rates.sample(number * SAMPLE_MS)
     assert rates.status("T", 8 * SAMPLE_MS).consume_failed_msgs == 0

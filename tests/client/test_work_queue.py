@@ -22,12 +22,11 @@ def test_one_worker_takes_what_it_can_without_waking_the_others(run: Run) -> Non
 
         workers = [asyncio.create_task(worker(number)) for number in range(3)]
         await asyncio.sleep(0)
-        work.put("a", 3)
-        work.put("b")
-        work.put("c", 0)
+        for item in "abc":
+            work.put(item)
         for _ in range(3):
             await asyncio.sleep(0)
-        assert taken == [(0, "a"), (0, "a"), (0, "a"), (0, "b")]
+        assert taken == [(0, "a"), (0, "b"), (0, "c")]
         for each in workers:
             each.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
@@ -49,7 +48,8 @@ def test_all_workers_work_while_listeners_wait(run: Run) -> None:
 
         workers = [asyncio.create_task(worker()) for _ in range(4)]
         await asyncio.sleep(0)
-        work.put(1, 9)
+        for number in range(9):
+            work.put(number)
         for _ in range(6):
             await asyncio.sleep(0)
         assert running == 4

@@ -1,17 +1,37 @@
 """The limit for the duration of listener calls: ``asyncio.timeout`` with one timer for all calls.
 
+A call that never waits needs none, because nothing could cancel it: its first step is taken without
+one (:func:`resumed`).
+
 Invariant: while a call runs, the timer is set to the deadline of the oldest call or earlier.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
+from types import coroutine
 from typing import Any, TypeVar
 
 from attrs import define, field
 
 T = TypeVar("T")
+
+
+@coroutine
+def resumed(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Return the rest of an awaitable, whose first step has yielded ``awaited``."""
+    while True:
+        try:
+            try:
+                value = yield awaited
+            except BaseException as error:  # noqa: BLE001 - passed on
+                awaited = steps.throw(error)
+            else:
+                awaited = steps.send(value)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 @define(slots=True, eq=False, repr=False)

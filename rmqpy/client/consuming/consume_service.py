@@ -24,7 +24,7 @@ from typing import cast
 
 from attrs import define, field
 
-from rmqpy.client.consuming.call_deadlines import CallDeadlines
+from rmqpy.client.consuming.call_deadlines import CallDeadlines, resumed
 from rmqpy.client.consuming.consumer_stats import ConsumerStats
 from rmqpy.client.consuming.process_queue import FlowControlLimits, ProcessQueue
 from rmqpy.client.consuming.work_queue import WorkQueue
@@ -89,8 +89,8 @@ class ConsumeSettings:
     * ``batch_max``: messages per listener call (Java: consumeMessageBatchMaxSize).
     * ``pull_max``: messages per pull (Java: pullBatchSize).
     * ``suspend_ms``: how long a broker may hold a pull that finds no message.
-    * ``timeout_ms``: the limit for one listener call, which is then cancelled and counts as
-      RECONSUME_LATER (Java: consumeTimeout).
+    * ``timeout_ms``: the limit for one listener call from its first ``await`` that waits; then it
+      is cancelled and counts as RECONSUME_LATER (Java: consumeTimeout).
     * ``end_ms``: the time in which a running listener call may finish after its queue was assigned
       to another member.
     * ``pause_ms``: the pause of an ordered queue after RECONSUME_LATER (Java:
@@ -189,6 +189,8 @@ class QueueConsumer:
     """True if the application has paused the queue."""
 
     _running: int = 0
+    _offered: bool = False
+    """True while the workers know that messages are waiting."""
     _paused: bool = False
     """True while pulling waits for ``_has_room``."""
     _idle: asyncio.Event = field(factory=asyncio.Event)
@@ -253,8 +255,7 @@ class QueueConsumer:
         if self.suspended:
             self.suspended = False
             self.wake()
-            if self.process_queue.waiting:
-                self._notify_workers(self.process_queue.waiting)
+            self._notify_workers()
 
     def wake(self) -> None:
         """Let the queue look again for room to pull."""
@@ -270,16 +271,42 @@ class QueueConsumer:
         self._has_room.set()
         self._has_messages.set()
 
-    async def consume_next(self) -> None:
-        """Consume one batch; called by a worker."""
-        if self.suspended:
-            return
-        messages = self.process_queue.take(self.settings.batch_max)
-        if not messages:
-            return
+    def consume(self) -> Awaitable[None] | None:
+        """Consume the waiting messages up to the first listener call that waits or fails; called by
+        a worker. Return the rest of that call, if there is one.
+        """
+        self._offered = False
+        process_queue, batch_max = self.process_queue, self.settings.batch_max
+        calls = count = 0
+        rest: Awaitable[None] | None = None
+        start_ms = process_queue.last_consume_ms = self._clock.monotonic_ms()
         self._running += 1
         try:
-            if await self._listen(messages) is ConsumeResult.RECONSUME_LATER:
+            while not self.suspended and (messages := process_queue.take(batch_max)):
+                outcome = self._call(messages)
+                if outcome is not ConsumeResult.SUCCESS:
+                    rest = self._finish(messages, outcome)
+                    break
+                process_queue.done(messages)
+                calls += 1
+                count += len(messages)
+        except WithdrawnError:
+            pass
+        finally:
+            if calls:
+                spent_ms = self._clock.monotonic_ms() - start_ms
+                self._rates.consumed(self.queue.topic, calls, count, 0, spent_ms)
+            if rest is None:
+                self._call_ended()
+            else:
+                self._notify_workers()  # Another worker goes on with the next messages.
+        return rest
+
+    async def _finish(
+        self, messages: list[MessageExt], outcome: ConsumeResult | Awaitable[object]
+    ) -> None:
+        try:
+            if await self._result(messages, outcome) is ConsumeResult.RECONSUME_LATER:
                 messages = await self._send_all_back(messages)
             self.process_queue.done(messages)
         except WithdrawnError:
@@ -305,33 +332,59 @@ class QueueConsumer:
         if unsent:
             await asyncio.sleep(self.settings.fault_pause_ms / 1000)
             self.process_queue.requeue(unsent)
-            self._notify_workers(len(unsent))
+            self._notify_workers()
         return [each for each, sent in zip(messages, outcomes, strict=True) if sent]
 
-    async def _listen(self, messages: Sequence[MessageExt]) -> ConsumeResult:
-        clock = self._clock
-        start_ms = clock.monotonic_ms()
-        self.process_queue.last_consume_ms = clock.now_ms()
-        result: ConsumeResult | None
+    def _call(self, messages: Sequence[MessageExt]) -> ConsumeResult | Awaitable[object]:
+        """Call the listener. Return its result, or the rest of the call if it waits."""
         try:
-            result = await self._deadlines.run(self.listener(messages))
-            if result is not None and not isinstance(result, ConsumeResult):
-                raise TypeError(f"found {result!r}, expected a ConsumeResult or None")
+            steps = self.listener(messages).__await__()
+            return resumed(steps, next(steps))
+        except StopIteration as end:
+            return self._checked(messages, end.value)
         except WithdrawnError:
             raise
-        except Exception as error:
-            self.deps.report(error, self.queue)
-            logger.exception(
-                "the listener failed on %s at offset %d; its messages will be delivered again",
-                self.queue,
-                messages[0].queue_offset,
-            )
-            result = ConsumeResult.RECONSUME_LATER
-        result = result or ConsumeResult.SUCCESS
-        spent_ms = clock.monotonic_ms() - start_ms
-        failed = len(messages) if result is ConsumeResult.RECONSUME_LATER else 0
-        self._rates.consumed(self.queue.topic, len(messages), failed, spent_ms)
+        except Exception as error:  # noqa: BLE001 - any counts as RECONSUME_LATER
+            return self._failed(messages, error)
+
+    async def _result(
+        self, messages: Sequence[MessageExt], outcome: ConsumeResult | Awaitable[object]
+    ) -> ConsumeResult:
+        """Return the result of a listener call, at its end, and count it."""
+        start_ms = self._clock.monotonic_ms()
+        if isinstance(outcome, ConsumeResult):
+            result = outcome
+        else:
+            try:
+                result = self._checked(messages, await self._deadlines.run(outcome))
+            except WithdrawnError:
+                raise
+            except Exception as error:  # noqa: BLE001 - any counts as RECONSUME_LATER
+                result = self._failed(messages, error)
+        count = len(messages)
+        failed = count if result is ConsumeResult.RECONSUME_LATER else 0
+        spent_ms = self._clock.monotonic_ms() - start_ms
+        self._rates.consumed(self.queue.topic, 1, count, failed, spent_ms)
         return result
+
+    def _checked(self, messages: Sequence[MessageExt], result: object) -> ConsumeResult:
+        if result is None:
+            return ConsumeResult.SUCCESS
+        if isinstance(result, ConsumeResult):
+            return result
+        return self._failed(
+            messages, TypeError(f"found {result!r}, expected a ConsumeResult or None")
+        )
+
+    def _failed(self, messages: Sequence[MessageExt], error: Exception) -> ConsumeResult:
+        self.deps.report(error, self.queue)
+        logger.error(
+            "the listener failed on %s at offset %d; its messages will be delivered again",
+            self.queue,
+            messages[0].queue_offset,
+            exc_info=error,
+        )
+        return ConsumeResult.RECONSUME_LATER
 
     # -- pulling
 
@@ -396,16 +449,16 @@ class QueueConsumer:
         added = process_queue.put(result.messages)
         process_queue.next_offset = result.next_begin_offset
         self._rates.pulled(self.queue.topic, added, clock.monotonic_ms() - start_ms)
-        self._notify_workers(added)
+        self._notify_workers()
         return True
 
-    def _notify_workers(self, count: int) -> None:
-        """Notify the workers, once per batch."""
+    def _notify_workers(self) -> None:
+        """Offer the waiting messages to the workers, unless they are offered already."""
         if self.work is None:
             self._has_messages.set()
-            return
-        # The flow control of the queues bounds the size.
-        self.work.put(self, -(-count // self.settings.batch_max))
+        elif not self._offered and self.process_queue.waiting:
+            self._offered = True
+            self.work.put(self)
 
     # -- in order
 
@@ -421,8 +474,9 @@ class QueueConsumer:
                 await self._has_messages.wait()
                 continue
             self._running += 1
+            self.process_queue.last_consume_ms = self._clock.monotonic_ms()
             try:
-                result = await self._listen(messages)
+                result = await self._result(messages, self._call(messages))
                 if result is ConsumeResult.SUCCESS:
                     self.process_queue.done(messages)
             except WithdrawnError:

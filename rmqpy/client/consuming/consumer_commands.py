@@ -136,8 +136,11 @@ class ConsumerCommands:
 
 
 def _queue_info(consuming: QueueConsumer) -> ProcessQueueInfo:
-    process_queue = consuming.process_queue
+    process_queue, clock = consuming.process_queue, consuming.deps.clock
     first, last = process_queue.offsets
+    consumed_ms = process_queue.last_consume_ms
+    if consumed_ms:
+        consumed_ms += clock.now_ms() - clock.monotonic_ms()
     return ProcessQueueInfo(
         commit_offset=process_queue.commit_offset,
         cached_msg_min_offset=first,
@@ -147,5 +150,5 @@ def _queue_info(consuming: QueueConsumer) -> ProcessQueueInfo:
         locked=process_queue.locked_ms is not None,
         droped=process_queue.dropped,
         last_pull_timestamp=process_queue.last_pull_ms,
-        last_consume_timestamp=process_queue.last_consume_ms,
+        last_consume_timestamp=consumed_ms,
     )

@@ -48,12 +48,10 @@ class ConsumerStats:
         totals.pulled += count
         totals.pull_ms += spent_ms
 
-    def consumed(self, topic: str, count: int, failed: int, spent_ms: int) -> None:
-        """Count one listener call of ``count`` messages, of which ``failed`` are delivered
-        again.
-        """
+    def consumed(self, topic: str, calls: int, count: int, failed: int, spent_ms: int) -> None:
+        """Count listener calls of ``count`` messages, of which ``failed`` are delivered again."""
         totals = self._totals_of(topic)
-        totals.calls += 1
+        totals.calls += calls
         totals.consumed += count - failed
         totals.failed += failed
         totals.consume_ms += spent_ms

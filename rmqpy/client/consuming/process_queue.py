@@ -48,6 +48,8 @@ class ProcessQueue:
 
     last_pull_ms: int = 0
     last_consume_ms: int = 0
+    """The time of the last listener call, in ms of a monotonic clock; 0 before the first."""
+
     byte_count: int = 0
     _held: dict[int, MessageExt] = field(factory=dict)
     _waiting: deque[MessageExt] = field(factory=deque)

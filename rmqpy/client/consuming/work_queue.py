@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from itertools import repeat
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -24,16 +23,21 @@ class WorkQueue(Generic[T]):
         self._idle: deque[asyncio.Future[None]] = deque()
         self._woken: asyncio.Future[None] | None = None
 
-    def put(self, item: T, count: int = 1) -> None:
-        """Add ``item``, to be taken ``count`` times."""
-        self._items.extend(repeat(item, count))
-        if self._items and self._woken is None:
+    def put(self, item: T) -> None:
+        self._items.append(item)
+        if self._woken is None:
             self._wake()
 
     async def get(self) -> T:
         """Return the next item; wait until there is one."""
-        while not self._items:
+        while (item := self.take()) is None:
             await self._wait()
+        return item
+
+    def take(self) -> T | None:
+        """Return the next item, or None if there is none."""
+        if not self._items:
+            return None
         item = self._items.popleft()
         if self._items and self._woken is None:
             self._wake()
