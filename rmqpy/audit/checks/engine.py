@@ -15,6 +15,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, evolve, field
@@ -229,8 +230,18 @@ class _StoreWalk:
         self.key_range: tuple[int, int] | None = None
         self.committed_end: int | None = None
         self.uncommitted: list[Slot] = []
+        self.walked: Future[list[IndexSums]] | None = None
+        self.ended = False
 
     def run(self) -> StoreAudit:
+        beside = ThreadPoolExecutor(1, thread_name_prefix="rmqpy-audit-index")
+        try:
+            return self._run(beside)
+        finally:
+            self.ended = True
+            beside.shutdown()
+
+    def _run(self, beside: ThreadPoolExecutor) -> StoreAudit:
         plan = self.plan
         total = sum(file.size for log in self.directory.logs for file in log.files)
         plan.progress.expect(total * 2 if plan.md5 else total)
@@ -252,6 +263,9 @@ class _StoreWalk:
             self._open_index(facts)
         if self._can_pool and running:
             pooled = self._pool(facts.confirmed_end)
+        if self.key_range is not None and self.derived is None:
+            # One index file keeps one core busy, so the log is walked meanwhile.
+            self.walked = beside.submit(self._walk_tables, self.key_range)
         proven = pooled is not None and self._prove_clean(audit, pooled)
         if not proven:
             audit.classic = audit.ledger = None
@@ -341,7 +355,7 @@ class _StoreWalk:
             high=self.key_range[1],
             totals=(sum(totals[0]), sum(totals[1]) & _MASK64),
             running=facts.running,
-            walk=self._walk_index if self.derived is not None else self._walked(self.key_range),
+            walk=self._walk_index if self.walked is None else self._known_walks(self.walked),
         )
         for findings in keys.run():
             self._sink(findings)
@@ -349,8 +363,8 @@ class _StoreWalk:
         audit.keys_found = audit.keys - keys.missing
         audit.key_holes = list(keys.holes)
 
-    def _walked(self, span: tuple[int, int]) -> WalkTable:
-        """Walk all tables, and return a function that returns the sums of one."""
+    def _walk_tables(self, span: tuple[int, int]) -> list[IndexSums]:
+        """Return the sums of all tables, or of some if the audit has ended with an error."""
         walks = [
             IndexWalk(
                 path=f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}",
@@ -361,7 +375,12 @@ class _StoreWalk:
             for table in self.tables
         ]
         sums = self.runner.map(IndexTask(self.files), walks)
-        found = {table.file: each for table, each in zip(self.tables, sums, strict=True)}
+        return [*takewhile(lambda _sums: not self.ended, sums)]
+
+    def _known_walks(self, walked: Future[list[IndexSums]]) -> WalkTable:
+        """Return a function that returns the sums of a table."""
+        sums = zip(self.tables, walked.result(), strict=True)
+        found = {table.file: each for table, each in sums}
         return lambda table, _low, _high: found[table.file]
 
     def _walk_index(self, table: IndexTable, low: int, high: int) -> IndexSums:
