@@ -22,6 +22,8 @@ from rmqpy.testing import Broker
 
 RELEASED = GOLDEN / "released"
 VERSIONS = sorted(path.name.removesuffix(".json.xz") for path in RELEASED.glob("*.json.xz"))
+DELAYED = b"later".hex()
+"""Sent with a delay of two hours, which has passed: the broker delivers it soon after its start."""
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 
@@ -54,7 +56,7 @@ def test_a_store_of_a_released_version_opens(
     with Broker(dledger=name == "joined", **given) as broker:
         topics = dict.fromkeys(message["topic"] for message in expected)
         found = [described(message) for topic in topics for message in broker.messages(topic)]
-        assert found == expected
+        assert [message for message in found if message["body"] != DELAYED] == expected
         sent = broker.send("Orders", b"new", keys="new")
         ends = [
             message["queueOffset"]
