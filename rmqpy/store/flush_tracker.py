@@ -9,7 +9,7 @@ Invariant: everything up to the times in the checkpoint is durable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attrs import define, evolve
 
@@ -59,7 +59,7 @@ class QueueFlush:
 
     files: FileSystem
     directory: str
-    queues: tuple[QueueSync, ...]
+    queues: Sequence[QueueSync]
     index: IndexSync | None
     checkpoint: StoreCheckpoint
     times: Times
@@ -186,7 +186,7 @@ class FlushTracker:
         low = self.log.min_offset
         return QueueFlush(files, folder, queues, index, checkpoint, times, low, cursor, save_point)
 
-    def _take_queue_syncs(self) -> Steps[tuple[QueueSync, ...]]:
+    def _take_queue_syncs(self) -> Steps[list[QueueSync]]:
         """Return the syncs of the queues that are not durable, and note the ends of all queues that
         may have changed.
         """
@@ -204,7 +204,7 @@ class FlushTracker:
                 found = self._queues.find(*queue.name)
                 self._queue_ends.set(*queue.name, None if found is None else found.max_offset)
         yield from self._queue_ends.encode_steps()
-        return tuple(syncs)
+        return syncs
 
     def _point_saver(self) -> Callable[[], None]:
         """Return a function that saves the recovery point at the offset that was taken, to be

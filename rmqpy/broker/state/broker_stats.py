@@ -116,6 +116,8 @@ class ItemStatistics:
     statistics: Statistics
     scheduler: Scheduler
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
+    _in_order: list[Item] = field(factory=list, init=False)
+    """All items. A copy of them for each round would cost more than the round."""
     _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
     """Queue to the queue offset up to which its units are counted."""
     _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
@@ -159,6 +161,7 @@ class ItemStatistics:
             if len(self._items) >= ITEMS_MAX:
                 return
             item = self._items[name, key] = Item()
+            self._in_order.append(item)
         item.add(value, times)
 
     def _plan(self) -> None:
@@ -248,6 +251,6 @@ class ItemStatistics:
         now_ms = self.scheduler.now_ms()
         for index, (period_ms, _) in enumerate(_SERIES):
             if self._rounds % (period_ms // SECONDS_PERIOD_MS) == 0:
-                for item in list(self._items.values()):
-                    item.sample(index, now_ms)
+                for number in range(len(self._in_order)):
+                    self._in_order[number].sample(index, now_ms)
                     yield

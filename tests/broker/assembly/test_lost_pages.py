@@ -141,24 +141,40 @@ def test_no_message_is_accepted_for_a_file_that_has_lost_pages(scene: Scene) -> 
 
 
 LOSES_A_PAGE = """
-import os, sys, tempfile
+import errno, os, sys, tempfile
 from rmqpy.cli import main
 from rmqpy.store.files import disk
 
-map_file = disk.map_file
+map_file, pread = disk.map_file, os.pread
+
+def is_lost(fd):
+    return os.readlink(f"/proc/self/fd/{fd}").endswith(sys.argv[1])
+
+def readable(size):
+    return 4096 if size > 4096 else 0
 
 def map_with_lost_pages(fd, size, **how):
-    path = os.readlink(f"/proc/self/fd/{fd}")
-    if not path.endswith(sys.argv[1]):
+    if not is_lost(fd):
         return map_file(fd, size, **how)
+    path = os.readlink(f"/proc/self/fd/{fd}")
     with tempfile.TemporaryFile() as copy, open(path, "rb") as original:
         copy.write(original.read())
         copy.flush()
         view = map_file(copy.fileno(), size, **how)
-        copy.truncate(4096 if size > 4096 else 0)
+        copy.truncate(readable(size))
     return view
 
-disk.map_file = map_with_lost_pages
+def pread_without_lost_pages(fd, length, position):
+    if is_lost(fd):
+        left = readable(os.fstat(fd).st_size) - position
+        if left <= 0:
+            raise OSError(errno.EIO, "a bad sector")
+        length = min(length, left)
+    return pread(fd, length, position)
+
+disk.map_file, os.pread = map_with_lost_pages, pread_without_lost_pages
+# C could not read the queue, and would leave it to Python.
+disk.unit_folders = lambda paths, file_size, files_read: iter([((), False)] * len(paths))
 sys.exit(main(sys.argv[2:]))
 """
 """Runs a command for which files whose path ends with the first argument can be read to byte 4096
