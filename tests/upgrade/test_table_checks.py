@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -95,3 +96,28 @@ def test_what_no_replication_explains_is_a_finding_while_brokers_run(pair: Repli
     del table["topicConfigTable"][max(table["topicConfigTable"])]
     path.write_text(json.dumps(table))
     assert findings(running(pair)) == findings(stopped(pair)) != []
+
+
+def forget_topics(pair: Replicas, *names: str) -> None:
+    for name in names:
+        path = pair.path(name, "config/topics.json")
+        table = json.loads(path.read_text())
+        for topic in ("Keyed", "Normal", "%RETRY%CID_retry", "SCHEDULE_TOPIC_XXXX"):
+            del table["topicConfigTable"][topic]
+        path.write_text(json.dumps(table))
+
+
+def test_topics_that_all_replicas_have_lost_are_found(pair: Replicas) -> None:
+    """A broker creates retry topics and its own ones by itself."""
+    forget_topics(pair, "master", "slave")
+    (found,) = findings(stopped(pair))
+    assert "no replica has 2 topics that have messages on all of them: Keyed, Normal;" in found
+    assert found in findings(running(pair))
+
+
+def test_a_topic_that_was_deleted_on_the_master_is_not_lost(pair: Replicas) -> None:
+    """The queues of a slave stay."""
+    forget_topics(pair, "master", "slave")
+    for topic in ("Keyed", "Normal"):
+        shutil.rmtree(pair.path("master", f"consumequeue/{topic}"))
+    assert findings(stopped(pair)) == []

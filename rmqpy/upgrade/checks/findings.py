@@ -31,7 +31,7 @@ class CheckFinding:
     places: tuple[dict[str, Any], ...] = ()
     """The findings of the audit that the text sums up, only in the JSON form."""
     code: str = ""
-    """The audit's code, if the check reports a finding of the audit."""
+    """The audit's code, if the check reports a finding of the audit, or one of the check."""
 
     def as_json(self) -> dict[str, Any]:
         return {

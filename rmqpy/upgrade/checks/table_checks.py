@@ -13,12 +13,15 @@ from itertools import chain, combinations
 from rmqpy.audit.facts.facts import Mode
 from rmqpy.audit.facts.table_content import DELAYS, GROUPS, OFFSETS, TOPICS, parse_content
 from rmqpy.audit.replicas.table_comparison import TableDifference, compare_tables
-from rmqpy.model.names import INITIAL_GROUPS
+from rmqpy.model.names import INITIAL_GROUPS, is_dlq_topic, is_retry_topic, is_system_topic
+from rmqpy.model.text import count_text
 from rmqpy.upgrade.checks.findings import CheckFinding, Group, finding, note
 from rmqpy.upgrade.checks.tables import other_tables
 from rmqpy.upgrade.plan.survey import Survey
 
 TABLES = (TOPICS, GROUPS, OFFSETS)
+TOPICS_MAX = 10
+LOST_TOPICS = "LOST_TOPICS"
 LEADER_HAS_THEM = "the leader gives its tables to the others; rmqpy upgrade leave merges them"
 MERGES_THEM = "rmqpy upgrade plan merges them: the largest value wins"
 AFTER_THE_STOP = "check again when the brokers are stopped"
@@ -43,6 +46,49 @@ def tables_agree(group: Group) -> Iterator[CheckFinding]:
                 yield note("tables-agree", names, text, _remedy(replicated=replicated))
             else:
                 yield finding("tables-agree", names, text, _remedy(replicated=replicated))
+    yield from _lost_topics(group)
+
+
+def _lost_topics(group: Group) -> Iterator[CheckFinding]:
+    """Check that the topics whose queues have messages on all replicas are in ``topics.json`` of
+    one: a member without it that led for ten seconds has given its empty one to the others.
+
+    A slave keeps the queues of a deleted topic, its master does not.
+    """
+    surveys = [each for each in group.surveys if each.manifest.messages]
+    known = {
+        str(topic)
+        for survey in group.surveys
+        for topic in parse_content(TOPICS, survey.tables.get(TOPICS))
+    }
+    used = [
+        {
+            queue["topic"]
+            for queue in survey.manifest.facts.get("queues", ())
+            if queue["max_offset"] > queue["min_offset"] and not _is_recreated(queue["topic"])
+        }
+        for survey in surveys
+    ]
+    if not used or not any(TOPICS in survey.tables for survey in group.surveys):
+        return
+    lost = sorted(set.intersection(*used) - known)
+    if lost:
+        count = count_text(len(lost), "topic that has messages", "topics that have messages")
+        shown = ", ".join(lost[:TOPICS_MAX]) + (", ..." if len(lost) > TOPICS_MAX else "")
+        yield CheckFinding(
+            check="tables-agree",
+            is_note=False,
+            replica=", ".join(survey.name for survey in surveys),
+            text=f"{TOPICS}: no replica has {count} on all of them: {shown}; clients find no route",
+            remedy="restore config/topics.json from a backup, or create the topics again; if they"
+            " were deleted on purpose, mqadmin cleanUnusedTopic removes their queues",
+            code=LOST_TOPICS,
+        )
+
+
+def _is_recreated(topic: str) -> bool:
+    """Return whether a broker creates the topic by itself when it needs it."""
+    return is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic)
 
 
 def _remedy(*, replicated: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rmqpy.upgrade.checks.config_checks import CONFIG_CHECKS
 from rmqpy.upgrade.checks.group_checks import CHECKS
+from rmqpy.upgrade.checks.table_checks import LOST_TOPICS
 from rmqpy.upgrade.plan.node_context import UpgradeRefusedError
 from rmqpy.upgrade.steps.plan_context import PlanContext
 
@@ -29,7 +30,7 @@ BEFORE_LEAVING: tuple[str, ...] = (
 )
 """What would be written into a classic log for good. Queues and tables are rebuilt or kept."""
 
-NOT_IN_THE_WAY = frozenset(("QUEUE_STEP",))
+NOT_IN_THE_WAY = frozenset(("QUEUE_STEP", LOST_TOPICS))
 """Findings of these checks that no step makes worse, and none repairs."""
 
 
