@@ -111,7 +111,7 @@ def test_topics_that_all_replicas_have_lost_are_found(pair: Replicas) -> None:
     """A broker creates retry topics and its own ones by itself."""
     forget_topics(pair, "master", "slave")
     (found,) = findings(stopped(pair))
-    assert "no replica has 2 topics that have messages on all of them: Keyed, Normal;" in found
+    assert "2 topics with messages on all replicas are in no topics.json: Keyed, Normal;" in found
     assert found in findings(running(pair))
 
 
@@ -121,3 +121,11 @@ def test_a_topic_that_was_deleted_on_the_master_is_not_lost(pair: Replicas) -> N
     for topic in ("Keyed", "Normal"):
         shutil.rmtree(pair.path("master", f"consumequeue/{topic}"))
     assert findings(stopped(pair)) == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"topicConfigTable":{}}'])
+def test_a_damaged_table_does_not_count_as_one_without_topics(pair: Replicas, content: str) -> None:
+    """Another check reports it."""
+    for name in ("master", "slave"):
+        pair.path(name, "config/topics.json").write_text(content)
+    assert not any("in no topics.json" in each for each in findings(stopped(pair)))

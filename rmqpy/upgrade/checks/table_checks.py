@@ -56,11 +56,11 @@ def _lost_topics(group: Group) -> Iterator[CheckFinding]:
     A slave keeps the queues of a deleted topic, its master does not.
     """
     surveys = [each for each in group.surveys if each.manifest.messages]
-    known = {
-        str(topic)
+    tables = [
+        parse_content(TOPICS, survey.tables[TOPICS])
         for survey in group.surveys
-        for topic in parse_content(TOPICS, survey.tables.get(TOPICS))
-    }
+        if TOPICS in survey.tables
+    ]
     used = [
         {
             queue["topic"]
@@ -69,17 +69,22 @@ def _lost_topics(group: Group) -> Iterator[CheckFinding]:
         }
         for survey in surveys
     ]
-    if not used or not any(TOPICS in survey.tables for survey in group.surveys):
+    # A table without a topic is damaged, because each broker has its own ones: tables-readable.
+    if not used or not tables or not all(tables):
         return
-    lost = sorted(set.intersection(*used) - known)
+    lost = sorted(set.intersection(*used).difference(*tables))
     if lost:
-        count = count_text(len(lost), "topic that has messages", "topics that have messages")
+        count = count_text(
+            len(lost),
+            "topic with messages on all replicas is",
+            "topics with messages on all replicas are",
+        )
         shown = ", ".join(lost[:TOPICS_MAX]) + (", ..." if len(lost) > TOPICS_MAX else "")
         yield CheckFinding(
             check="tables-agree",
             is_note=False,
             replica=", ".join(survey.name for survey in surveys),
-            text=f"{TOPICS}: no replica has {count} on all of them: {shown}; clients find no route",
+            text=f"{count} in no {TOPICS}: {shown}; clients find no route to them",
             remedy="restore config/topics.json from a backup, or create the topics again; if they"
             " were deleted on purpose, mqadmin cleanUnusedTopic removes their queues",
             code=LOST_TOPICS,
