@@ -137,7 +137,7 @@ def _joined_rmqpy(base: Path) -> dict[str, Path]:
 
     def write(store: Path, member: str) -> None:
         shutil.copytree(source, store, symlinks=True)
-        _rig(store, member, flag=True).write(*range(200))
+        _rig(store, member, flag=True).write(*range(200), topic=b"Normal")
 
     return _three(base, write)
 
