@@ -851,6 +851,37 @@ typedef struct {
  * there are more than `capacity` rows. */
 int rmq_read_folders(rmq_folders *state);
 
+/* The bounds of a queue that was read as a part of one sum (folders.c): QueueBounds of rmqpy.audit.scan.queue_units. */
+typedef struct {
+    int64_t id;
+    int64_t min_offset, max_offset;
+    int64_t end_physical;
+} rmq_pooled_queue;
+
+enum {
+    RMQ_LOOK_AHEAD = 4096,   /* the bytes after the last unit that must be zeros */
+    RMQ_POOLED_HEAD = 8180   /* what is read first of a file: most have a few units, and many have no more */
+};
+
+/* All queues of a store as one sum: rmqpy.audit.checks.pooled_check. `buffer_length` is a multiple of the unit size, and
+ * at least RMQ_POOLED_HEAD. */
+typedef struct {
+    int32_t descriptor; /* of the folder of all topics */
+    int64_t low;        /* units of messages from here on count */
+    int64_t file_size;  /* that all files have; 0: none was read yet */
+    uint8_t *buffer;
+    size_t buffer_length;
+    rmq_pooled_queue *rows;
+    size_t capacity;
+    size_t count; /* rows filled */
+    int64_t units;
+    uint64_t sum;
+} rmq_pooled_queues;
+
+/* Add the queues of a topic, whose folder is `name`; the rows are in the order of the names of their folders. Returns 0
+ * if something is not as usual, is damaged perhaps, or if there are not enough rows: then the sum means nothing. */
+int rmq_pool_topic(rmq_pooled_queues *state, const char *name, size_t length, int any_tags);
+
 /* Mappings of files whose pages may be lost (lost_pages.c), numbered by the caller from 0. The first
  * call installs a handler of SIGBUS; returns 0 if the mapping is not guarded. */
 enum { RMQ_MAPPINGS_MAX = 1 << 17 };

@@ -84,7 +84,7 @@ def _summary_lines(audit: StoreAudit) -> Iterator[str]:
         text = f"{tree['file']}, {tree['valid_bytes']} of {tree['bytes']} bytes valid"
         yield f"{tree['md5']}  {tree['valid_md5']}  {text}"
     verdict = "clean" if audit.is_clean else "damage was found"
-    queues = count_text(len(audit.queues), "queue")
+    queues = count_text(audit.queue_count, "queue")
     yield f"{count_text(audit.records, 'record')}, {queues}: {verdict}"
 
 

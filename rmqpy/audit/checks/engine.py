@@ -22,7 +22,7 @@ from attrs import define, evolve, field
 
 from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, WalkTable, open_index
-from rmqpy.audit.checks.pooled_check import PooledQueues, pool_queues
+from rmqpy.audit.checks.pooled_check import PooledQueues, pool_folders, pool_queues
 from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.checks.range_runner import RangeRunner
 from rmqpy.audit.facts.facts import StoreFacts
@@ -30,8 +30,14 @@ from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.facts.lock_probe import find_lock_owner
 from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader, Slot
-from rmqpy.audit.facts.reader import FindLockOwner, read_facts
-from rmqpy.audit.scan.directory import LogSegments, StoreDirectory, read_directory
+from rmqpy.audit.facts.reader import FindLockOwner, queue_file_size, read_facts
+from rmqpy.audit.scan.directory import (
+    LogSegments,
+    StoreDirectory,
+    paths_below,
+    read_directory,
+    read_logs,
+)
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
@@ -108,7 +114,8 @@ class StoreAudit:
     facts: StoreFacts
     classic: LogResult | None = None
     ledger: LogResult | None = None
-    queues: dict[tuple[bytes, int], QueueTally] = field(factory=dict)
+    pooled: PooledQueues | None = None
+    """The queues, if the store was proven to be clean without telling them apart."""
     counts: dict[FindingCode, int] = field(factory=dict)
     first_findings: list[Finding] = field(factory=list)
     md5s: dict[str, FileSums] = field(factory=dict)
@@ -123,6 +130,22 @@ class StoreAudit:
     """The messages in entries after the committed index that are in no consume queue."""
     age: ProofAge | None = None
     """None if nothing could be learned earlier."""
+    _queues: dict[tuple[bytes, int], QueueTally] | None = field(default=None, init=False)
+
+    @property
+    def queues(self) -> dict[tuple[bytes, int], QueueTally]:
+        """The queues with messages by topic and queue id."""
+        if self._queues is None:  # of 100,000 queues, few callers need more than their number
+            if self.pooled is not None:
+                self._queues = self.pooled.as_tallies()
+            else:
+                self._queues = self.logs[-1].queues if self.logs else {}
+        return self._queues
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues with messages."""
+        return self.pooled.queue_count if self.pooled is not None else len(self.queues)
 
     @property
     def logs(self) -> tuple[LogResult, ...]:
@@ -213,7 +236,8 @@ class _StoreWalk:
         self.files = files
         self.plan = plan
         self.runner: RangeRunner = runner
-        self.directory: StoreDirectory = read_directory(files, plan.root, plan.settings)
+        self.folders = self._pool_folders()
+        self.directory = self._read_directory()
         self.derived: DerivedFiles | None = None
         if plan.learned is not None:
             from rmqpy.audit.checks.derived_files import DerivedFiles
@@ -246,7 +270,11 @@ class _StoreWalk:
         total = sum(file.size for log in self.directory.logs for file in log.files)
         plan.progress.expect(total * 2 if plan.md5 else total)
         running = plan.holder(self.directory.paths.lock) is not None
-        pooled = self._pool(None) if self._can_pool and not running else None
+        if running:  # since then
+            self._list_queues()
+        pooled = self.folders
+        if pooled is None and self._can_pool and not running:
+            pooled = self._pool(None)
         bounds = tuple(pooled.bounds) if pooled is not None and pooled.certain else None
         facts = read_facts(
             self.files, plan.root, plan.settings, plan.holder, self.directory, bounds, plan.until
@@ -269,8 +297,8 @@ class _StoreWalk:
         proven = pooled is not None and self._prove_clean(audit, pooled)
         if not proven:
             audit.classic = audit.ledger = None
+            self._list_queues()
             self._audit_logs(audit, self._sink)
-            audit.queues = audit.logs[-1].queues if audit.logs else {}
         if plan.md5:
             self._md5s(audit)
         if plan.derived:
@@ -294,13 +322,43 @@ class _StoreWalk:
         others = plan.digests or plan.blocks or plan.learned is not None
         return plan.pooled and plan.derived and not others
 
+    @property
+    def _is_here(self) -> bool:
+        return isinstance(self.runner, ThreadRunner) and type(self.files) is OsFileSystem
+
+    def _pool_folders(self) -> PooledQueues | None:
+        """Read all consume queues without a list of their files. Return None if that is needed:
+        something there is not as usual, or a broker is running.
+        """
+        plan = self.plan
+        paths = paths_below(plan.root.rstrip("/") or "/", plan.settings)
+        if not self._can_pool or not self._is_here or plan.holder(paths.lock) is not None:
+            return None
+        logs = read_logs(self.files, plan.root, plan.settings)
+        found = pool_folders(paths.consume_queue, logs[0].first_offset if logs else 0)
+        if found is None or plan.settings is None or not found.file_size:
+            return found
+        is_usual = found.file_size == queue_file_size(plan.settings)
+        return found if is_usual else None
+
+    def _read_directory(self) -> StoreDirectory:
+        plan, pooled = self.plan, self.folders
+        found = read_directory(self.files, plan.root, plan.settings, queues=pooled is None)
+        return found if pooled is None else evolve(found, queue_file_size=pooled.file_size)
+
+    def _list_queues(self) -> None:
+        """List the files of the consume queues if they were read without that."""
+        if self.folders is not None:
+            self.folders = None
+            self.directory = self._read_directory()
+            self.units = QueueUnits(self.files, self.directory, scattered=self.scattered)
+
     def _pool(self, limit: int | None) -> PooledQueues:
         """Read all consume queues, up to the confirmed end of a running broker."""
         begin = self.directory.logs[0].first_offset if self.directory.logs else 0
         # Opening small files on this machine is Python's work: threads would wait for its lock,
         # and take twice the CPU time.
-        is_here = isinstance(self.runner, ThreadRunner) and isinstance(self.files, OsFileSystem)
-        run = map if is_here else self.runner.map
+        run = map if self._is_here else self.runner.map
         return pool_queues(self.files, self.directory, run, begin, limit)
 
     def _prove_clean(self, audit: StoreAudit, queues: PooledQueues) -> bool:
@@ -316,7 +374,7 @@ class _StoreWalk:
         if not queues.explains(log.tally for log in audit.logs):
             self.plan.progress.expect(total)
             return False
-        audit.queues = queues.as_tallies()
+        audit.pooled = queues
         return True
 
     def _audit_logs(self, audit: StoreAudit, sink: Callable[[list[Finding]], None]) -> None:

@@ -6,6 +6,7 @@ queues are divided into batches, which can be read anywhere.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -14,14 +15,14 @@ from attrs import define, field
 from rmqpy.audit.scan.directory import LogFile, QueueFolder, StoreDirectory
 from rmqpy.audit.scan.queue_units import QueueBounds, map_file
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
-from rmqpy.codec.tally.backend import pool_units, queue_digest
+from rmqpy.codec.tally.backend import folder_pool, pool_units, queue_digest
 from rmqpy.codec.tally.kernel import QueueTally, Tally
 from rmqpy.codec.tally.pooled import OFFSET_MAX, PooledUnits
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 
-__all__ = ["LOOK_AHEAD_BYTES", "PooledQueues", "pool_queues"]
+__all__ = ["LOOK_AHEAD_BYTES", "PooledQueues", "pool_folders", "pool_queues"]
 
 LOOK_AHEAD_BYTES: Final = 4096
 """The number of bytes after the last unit that must be zero."""
@@ -44,13 +45,15 @@ class PooledQueues:
     """The units of some queues: their ``count`` and ``sum``.
 
     ``bounds`` are those of every queue, in the order of the directory. ``certain`` is False if a
-    queue has other units than those of ascending messages.
+    queue has other units than those of ascending messages. ``file_size`` is set by
+    :func:`pool_folders` only: the size that all files have.
     """
 
     count: int = 0
     sum: int = 0
     bounds: list[QueueBounds] = field(factory=list)
     certain: bool = True
+    file_size: int = 0
 
     def add(self, other: PooledQueues) -> None:
         self.count += other.count
@@ -68,6 +71,11 @@ class PooledQueues:
             and not any(tally.pooled_without for tally in found)
             and (count, total) == (self.count, self.sum)
         )
+
+    @property
+    def queue_count(self) -> int:
+        """The number of queues that have messages in the log."""
+        return sum(each.max_offset > each.min_offset for each in self.bounds)
 
     def as_tallies(self) -> dict[tuple[bytes, int], QueueTally]:
         """Return the queues as the log must have them, if the sums are equal."""
@@ -104,6 +112,39 @@ def pool_queues(
         if not total.certain:
             break
     return total
+
+
+def pool_folders(folder: str, low: int) -> PooledQueues | None:
+    """Return the units of all queues below ``folder``, a path of this machine, that lead to
+    messages from ``low`` on.
+
+    None means that something there is not as usual, as a file that is no consume queue's, one of
+    another size, or a unit that does not ascend, or that there is no C core: then list the files
+    and call :func:`pool_queues`.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        pool = folder_pool(descriptor, low)
+        if pool is None:
+            return None
+        topics = []
+        for topic in sorted(os.listdir(descriptor)):
+            count = pool.add(os.fsencode(topic), any_tags=topic == SCHEDULE_TOPIC)
+            if count is None:
+                return None
+            topics += [topic] * count
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    bounds = [
+        QueueBounds(topic=topic, queue_id=number, min_offset=low, max_offset=high, end_physical=end)
+        for topic, (number, low, high, end) in zip(topics, pool.rows(), strict=True)
+    ]
+    return PooledQueues(pool.count, pool.sum, bounds, file_size=pool.file_size)
 
 
 @define(slots=True, frozen=True)

@@ -25,7 +25,8 @@ def openers_of(facts: StoreFacts, own_format: int | None) -> tuple[Opener, ...]:
         records = [record for record in (log.first, log.last) if record is not None]
         if any(record.version == 2 for record in records):
             only_4.append(f"{log.name}: records of version 2")
-    if any(len(each.topic.encode()) > V1_TOPIC_BYTES_MAX for each in facts.queues):
+    topics = {queue.topic for queue in facts.queues}
+    if any(len(topic.encode()) > V1_TOPIC_BYTES_MAX for topic in topics):
         only_4.append("topics with records of version 2")
     only_4 += [_text(facts, each) for each in facts.unread if not each.kind.in_4_9]
     blocked += [f"config/{t.name}: {t.reason}" for t in facts.tables if t.source == "nothing"]

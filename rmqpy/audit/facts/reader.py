@@ -39,7 +39,7 @@ from rmqpy.store.unread.timers import count_timers_ahead
 if TYPE_CHECKING:
     from rmqpy.config.loading import StoreSettings
 
-__all__ = ["FindLockOwner", "read_confirmed_end", "read_facts"]
+__all__ = ["FindLockOwner", "queue_file_size", "read_confirmed_end", "read_facts"]
 
 FindLockOwner = Callable[[str], int | None]
 
@@ -136,7 +136,7 @@ class _FactsReader:
             confirmed_end=confirmed,
             checkpoint=checkpoint,
             queues=queues,
-            queue_file_size=max((q.segments.file_size for q in directory.queues), default=0),
+            queue_file_size=directory.queue_file_size,
             index=tuple(self._index()),
             tables=tables,
             controller=read_controller_facts(files, directory.paths),
@@ -246,10 +246,9 @@ class _FactsReader:
         ]
         sizes: tuple[int | None, ...] = (None, None, None)
         if settings is not None:
-            unit, slots = layout.QUEUE_UNIT_SIZE, settings.max_hash_slot_num
             sizes = (
-                -(-settings.mapped_file_size_consume_queue // unit) * unit,
-                index_file_size(slots, settings.max_index_num),
+                queue_file_size(settings),
+                index_file_size(settings.max_hash_slot_num, settings.max_index_num),
                 settings.mapped_file_size_consume_queue_ext,
             )
         rows = (queues, directory.index_files, directory.queue_extensions)
@@ -296,6 +295,12 @@ class _FactsReader:
                 )
             )
         return facts
+
+
+def queue_file_size(settings: StoreSettings) -> int:
+    """Return the length of the files of consume queues: whole units, as Java rounds it."""
+    unit = layout.QUEUE_UNIT_SIZE
+    return -(-settings.mapped_file_size_consume_queue // unit) * unit
 
 
 def _mode(classic: LogFacts | None, ledger: LogFacts | None) -> Mode:

@@ -102,7 +102,7 @@ def _blocks(audit: StoreAudit) -> BlockTable:
 
 def _sentences(audit: StoreAudit, now_ms: int) -> Iterator[str]:
     facts = audit.facts
-    yield f"{facts.mode.value} store, {audit.records:,} records, {len(audit.queues):,} queues"
+    yield f"{facts.mode.value} store, {audit.records:,} records, {audit.queue_count:,} queues"
     if facts.running:
         yield "a broker is running on it: shown up to the last message in a consume queue"
     elif not facts.clean_stop:

@@ -150,6 +150,12 @@ class StoreDirectory:
     """The topics of 5.x whose queues are in ``batchconsumequeue``, and not in files like others."""
     strays: tuple[str, ...] = ()
     own_self_id: str | None = field(default=None)
+    queue_file_size: int = field()
+    """The length of the files of consume queues; 0 without files."""
+
+    @queue_file_size.default
+    def _largest_size(self) -> int:
+        return max((queue.segments.file_size for queue in self.queues), default=0)
 
     @property
     def ledger(self) -> LedgerFolder | None:
@@ -196,18 +202,18 @@ def read_logs(
     files: FileSystem, root: str, settings: StoreSettings | None = None
 ) -> tuple[LogSegments, ...]:
     """List the segments of the logs only: a store may have 100,000 queues."""
-    return _Reader(files, root.rstrip("/") or "/", settings).read(queues=False).logs
+    return read_directory(files, root, settings, queues=False).logs
 
 
 def read_directory(
-    files: FileSystem, root: str, settings: StoreSettings | None = None
+    files: FileSystem, root: str, settings: StoreSettings | None = None, *, queues: bool = True
 ) -> StoreDirectory:
-    """List the files of the store below ``root``.
+    """List the files of the store below ``root``, those of the consume queues if ``queues`` is set.
 
     ``settings`` has the paths that are outside the root; its own root is not used.
     """
     root = root.rstrip("/") or "/"
-    return _Reader(files, root, settings).read()
+    return _Reader(files, root, settings).read(queues=queues)
 
 
 def paths_below(root: str, settings: StoreSettings | None) -> StorePaths:
@@ -239,7 +245,7 @@ class _Reader:
     settings: StoreSettings | None
     strays: list[str] = field(factory=list)
 
-    def read(self, *, queues: bool = True) -> StoreDirectory:
+    def read(self, *, queues: bool) -> StoreDirectory:
         paths = paths_below(self.root, self.settings)
         classic = self._segments(
             "commitlog", paths.commit_log.split(PATH_SEPARATOR), Framing.CLASSIC

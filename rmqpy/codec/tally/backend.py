@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rmqpy.codec import backend
 from rmqpy.codec.scan import StopReason
@@ -12,7 +12,18 @@ from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums
 from rmqpy.codec.tally.kernel import Tally
 from rmqpy.codec.tally.pooled import PooledUnits
 
-__all__ = ["pool_units", "queue_digest", "rewind_index", "sum_units", "tally_frames", "walk_index"]
+if TYPE_CHECKING:
+    from rmqpy.codec.tally.native_pooled import FolderPool
+
+__all__ = [
+    "folder_pool",
+    "pool_units",
+    "queue_digest",
+    "rewind_index",
+    "sum_units",
+    "tally_frames",
+    "walk_index",
+]
 
 _TallyFrames = Callable[[memoryview, int, int, int, Tally], tuple[int, StopReason]]
 _SumUnits = Callable[[memoryview, int, int, int], UnitSums]
@@ -59,3 +70,12 @@ def _choose() -> tuple[_TallyFrames, _SumUnits, _WalkIndex, _RewindIndex, _PoolU
 
 
 tally_frames, sum_units, walk_index, rewind_index, pool_units, queue_digest = _choose()
+
+
+def folder_pool(descriptor: int, low: int) -> FolderPool | None:
+    """Return what reads many queues at once, or None without the C core."""
+    if backend.implementation != "c":
+        return None
+    from rmqpy.codec.tally.native_pooled import FolderPool
+
+    return FolderPool(descriptor, low)

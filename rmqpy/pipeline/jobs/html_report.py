@@ -81,7 +81,7 @@ def _summary(stores: Sequence[PageStore]) -> Iterator[str]:
         yield (
             f"<tr><td>{escape(store.root)}<td>{escape(facts.mode.value)}"
             f"<td>{facts.begin:,} to {facts.end:,}<td>{divide}<td>{store.audit.records:,}"
-            f"<td>{len(store.audit.queues)}<td>{counts or 'none'}</tr>"
+            f"<td>{store.audit.queue_count}<td>{counts or 'none'}</tr>"
         )
     yield "</table>"
 

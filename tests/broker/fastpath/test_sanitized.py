@@ -34,6 +34,7 @@ COMPARISONS = (
         "tests/broker/fastpath/test_sql_pulls.py",
         "tests/broker/fastpath/test_unmapped_queues.py",
         "tests/codec/test_packing.py",
+        "tests/audit/test_pool_folders.py",
         "tests/store/queues/test_unit_folders.py",
     ),
 )
