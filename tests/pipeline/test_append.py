@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,20 +17,24 @@ from attrs import define
 from harness.pipeline import Row
 from harness.store import StoreRig
 
+from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.cli import main
 from rmqpy.pipeline.jobs import append as job
 from rmqpy.pipeline.lake.delta_table import DeltaTable
 from rmqpy.pipeline.lake.iceberg_table import IcebergTable
+from rmqpy.pipeline.lake.object_table import ObjectTable
 from rmqpy.pipeline.lake.parquet_table import ParquetTable
 from rmqpy.pipeline.lake.tables import LakeTable, TableConflictError
 from rmqpy.store.files.disk import OsFileSystem
 
 pytestmark = pytest.mark.spark
-for package in ("pyarrow", "deltalake", "pyiceberg", "duckdb"):
+for package in ("pyarrow", "deltalake", "pyiceberg", "duckdb", "fsspec"):
     pytest.importorskip(package)
 
 BROKER = "broker-a"
 KINDS = ("parquet", "delta", "iceberg")
+OBJECTS = "objects"
+"""A Parquet table in an object store: fsspec's memory. test_s3.py appends to a server of S3."""
 
 
 @define
@@ -41,7 +45,13 @@ class Target:
     folder: Path
 
     @property
+    def uri(self) -> str:
+        return f"memory:/{self.folder}/table"
+
+    @property
     def words(self) -> list[str]:
+        if self.kind == OBJECTS:
+            return ["--table", "parquet", "--to", self.uri]
         if self.kind != "iceberg":
             return ["--table", self.kind, "--to", str(self.folder / "table")]
         settings = {
@@ -59,10 +69,11 @@ class Target:
 
     def arrow(self) -> Any:
         """Return the table as its own library reads it."""
-        if self.kind == "parquet":
+        if self.kind in ("parquet", OBJECTS):
             from pyarrow import dataset
 
-            return dataset.dataset(self.folder / "table", format="parquet").to_table()
+            path, system = self.place()
+            return dataset.dataset(path, format="parquet", filesystem=system).to_table()
         if self.kind == "delta":
             from deltalake import DeltaTable as Opened
 
@@ -72,9 +83,21 @@ class Target:
         catalog = load_catalog("test", type="sql", uri=f"sqlite:///{self.folder}/catalog.db")
         return catalog.load_table("mq.messages").scan().to_arrow()
 
+    def place(self) -> tuple[Any, Any]:
+        """Return the path of a Parquet table, and its file system for pyarrow."""
+        if self.kind != OBJECTS:
+            return self.folder / "table", None
+        import fsspec
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        memory = PyFileSystem(FSSpecHandler(fsspec.filesystem("memory")))
+        return f"{self.folder}/table", memory
+
     def opened(self, plan: job.AppendPlan) -> LakeTable:
         selection = job.selection_of(plan)
         match self.kind:
+            case "objects":
+                return ObjectTable(ObjectStore(self.uri), selection, job.write_parquet)
             case "parquet":
                 return ParquetTable(str(self.folder / "table"), selection, job.write_parquet)
             case "delta":
@@ -89,10 +112,24 @@ class Target:
         return [row["body"] for row in self.rows()]
 
 
-@pytest.fixture(params=KINDS)
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+@pytest.fixture(params=[*KINDS, OBJECTS])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     (tmp_path / "warehouse").mkdir()
-    return Target(request.param, tmp_path)
+    yield Target(request.param, tmp_path)
+    forget(tmp_path)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Iterator[Target]:
+    yield Target(OBJECTS, tmp_path)
+    forget(tmp_path)
+
+
+def forget(folder: Path) -> None:
+    import fsspec
+
+    with suppress(FileNotFoundError):
+        fsspec.filesystem("memory").rm(str(folder), recursive=True)
 
 
 @pytest.fixture
@@ -345,8 +382,13 @@ def test_duckdb_reads_the_same(target: Target, rig: StoreRig) -> None:
     rig.write(*range(60))
     assert target.append(rig.root) == 0
     with duckdb.connect() as database:
-        if target.kind == "parquet":
-            table = f"read_parquet('{target.folder}/table/*.parquet')"
+        if target.kind in ("parquet", OBJECTS):
+            if target.kind == OBJECTS:
+                import fsspec
+
+                database.register_filesystem(fsspec.filesystem("memory"))
+            place = target.uri if target.kind == OBJECTS else target.folder / "table"
+            table = f"read_parquet('{place}/*.parquet')"
         else:
             table = "messages"
             database.register(table, target.arrow())
@@ -422,9 +464,13 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["--table", "parquet", "--to", "t", "--set", "a=b"],
         "which has no settings",
     ),
-    "a URI for Parquet": (
-        ["--table", "parquet", "--to", "s3://b/t"],
-        "expected a folder of this machine: a commit renames",
+    "a host for Parquet": (
+        ["--table", "parquet", "--to", "https://h/t"],
+        "found a URI of https, expected a folder, or the URI of an object store",
+    ),
+    "options of a driver for Delta": (
+        ["--table", "delta", "--to", "s3://b/t", "--storage-option", "key=k"],
+        "found --storage-option and only directories of this machine",
     ),
     "no namespace": (
         ["--table", "iceberg", "--to", "t", "--catalog", "c", "--set", "type=in-memory"],
@@ -478,3 +524,136 @@ def test_the_lock_is_released(tmp_path: Path) -> None:
     again = ParquetTable(str(tmp_path / "t"), "{}", job.write_parquet)
     assert again.row("b", 0) is None
     again.close()
+
+
+def test_an_interrupted_commit_of_objects_leaves_no_row_twice(
+    objects: Target, rig: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stop before and after each object that is created; the next append continues."""
+    rig.write(*range(60))
+    create = ObjectStore.create_file
+    left = [0]
+
+    def stop() -> None:
+        if not left[0]:
+            raise KilledError
+        left[0] -= 1
+
+    def stopping(self: ObjectStore, source: str, path: str) -> bool:
+        stop()
+        is_made = create(self, source, path)
+        stop()
+        return is_made
+
+    def run(stop_at: int) -> bool:
+        left[0] = stop_at
+        with monkeypatch.context() as patch:
+            patch.setattr(ObjectStore, "create_file", stopping)
+            try:
+                return objects.append(rig.root) == 0
+            except KilledError:
+                return False
+
+    stops = 0
+    while not run(stops):
+        stops += 1
+        try:
+            bodies = objects.bodies()
+        except (FileNotFoundError, ValueError):  # There is no object with rows.
+            bodies = []
+        assert bodies == drafts(*range(len(bodies)))
+        if stops % 3 == 0:
+            rig.write(60 + stops)
+    assert stops > 3
+    assert objects.append(rig.root) == 0
+    assert objects.bodies() == drafts(*range(60), *(60 + stop for stop in range(3, stops + 1, 3)))
+
+
+class KilledError(BaseException):
+    """The end of a process at this point: nothing catches it."""
+
+
+def test_a_commit_whose_answer_was_lost_counts(
+    objects: Target, rig: StoreRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that repeats a request meets its own object."""
+    rig.write(*range(60))
+    assert objects.append(rig.root) == 0
+    create = ObjectStore.create_file
+
+    def repeated(self: ObjectStore, source: str, path: str) -> bool:
+        create(self, source, path)
+        return create(self, source, path)
+
+    rig.write(*range(60, 120))
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "create_file", repeated)
+        assert objects.append(rig.root) == 0
+    assert objects.bodies() == drafts(*range(120))
+
+
+def test_another_range_size_from_the_same_position_is_refused(
+    objects: Target, rig: StoreRig
+) -> None:
+    """The loser's rows would begin like those of the winner, and end elsewhere."""
+    rig.write(*range(120))
+    short = job.AppendPlan(root=rig.root, broker=BROKER, range_bytes=4096)
+    long = job.AppendPlan(root=rig.root, broker=BROKER, range_bytes=1 << 20)
+    first, second = objects.opened(short), objects.opened(long)
+    job.Append(short, first).run()
+    with pytest.raises(TableConflictError):
+        job.Append(long, second).run()
+    assert objects.bodies() == drafts(*range(120))
+
+
+def test_a_server_that_replaces_objects_is_refused(
+    objects: Target, rig: StoreRig, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """An S3 server that does not know If-None-Match would let two commits replace each other."""
+
+    def replace(self: ObjectStore, source: str, path: str) -> bool:
+        self.put_file(source, path)
+        return True
+
+    rig.write(*range(20))
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "create_file", replace)
+        assert objects.append(rig.root) == 1
+    assert "replaces an object that exists" in capsys.readouterr().err
+    assert objects.append(rig.root) == 0
+    rig.write(*range(20, 40))
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "create_file", replace)
+        assert objects.append(rig.root) == 1
+    assert objects.bodies() == drafts(*range(20))
+
+
+def test_foreign_objects_are_refused(
+    objects: Target, rig: StoreRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.write(*range(20))
+    store = ObjectStore(objects.uri)
+    store.put_bytes("mine.parquet", b"precious")
+    assert objects.append(rig.root) == 1
+    assert "expected none or a table of rmqpy pipeline append" in capsys.readouterr().err
+    store.remove("mine.parquet")
+    for text in (b"", b"[]", b"{}", b'{"version": 2}'):
+        store.put_bytes("_table.json", text)
+        assert objects.append(rig.root) == 1
+        assert "found no description of a table" in capsys.readouterr().err
+    store.remove("_table.json")
+    assert objects.append(rig.root) == 0
+    newest = max(name for name in store.names() if name.endswith(".parquet"))
+    store.put_bytes(newest, b"PAR1")
+    assert objects.append(rig.root) == 1
+    assert f"{newest}: found no commit of rmqpy pipeline append" in capsys.readouterr().err
+
+
+def test_a_newest_object_that_was_removed_is_appended_again(objects: Target, rig: StoreRig) -> None:
+    rig.write(*range(60))
+    assert objects.append(rig.root) == 0
+    store = ObjectStore(objects.uri)
+    store.remove(max(name for name in store.names() if name.endswith(".parquet")))
+    assert len(objects.bodies()) < 60
+    assert objects.append(rig.root) == 0
+    assert objects.bodies() == drafts(*range(60))

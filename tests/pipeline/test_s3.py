@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -277,6 +279,112 @@ def export_with_a_kill(
     )
     Export(plan, lambda task, units: map_on_spark(spark, dying(task), units)).run()
     assert os.path.exists(marker)
+
+
+def table_words(kind: str, endpoint: str, folder: Path) -> list[str]:
+    """Return the options for a table of which the data are in S3."""
+    place = f"{BUCKET}/{folder.name}/{kind}"
+    if kind == "parquet":
+        options = {"endpoint_url": endpoint}
+        return [*words_of("storage-option", options), "--table", kind, "--to", f"s3://{place}"]
+    if kind == "delta":
+        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
+        return [*words_of("set", options), "--table", kind, "--to", f"s3://{place}"]
+    options = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"s3://{place}",
+        "s3.endpoint": endpoint,
+    }
+    table = ["--table", kind, "--catalog", "test", "--to", "mq.messages"]
+    return [*words_of("set", options), *table]
+
+
+def words_of(option: str, values: dict[str, str]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{option}", f"{name}={value}")]
+
+
+def table_bodies(kind: str, endpoint: str, folder: Path) -> list[bytes]:
+    """Return the bodies of a table by offset, as its own library, or DuckDB, reads them."""
+    place = f"s3://{BUCKET}/{folder.name}/{kind}"
+    if kind == "delta":
+        options = {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
+        table = import_module("deltalake").DeltaTable(place, storage_options=options)
+        found = table.to_pyarrow_table()
+    elif kind == "iceberg":
+        settings = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "s3.endpoint": endpoint}
+        catalog = import_module("pyiceberg.catalog").load_catalog("test", **settings)
+        found = catalog.load_table("mq.messages").scan().to_arrow()
+    else:
+        s3 = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
+        s3.invalidate_cache()
+        with import_module("duckdb").connect() as database:
+            database.register_filesystem(s3)
+            found = database.sql(f"SELECT * FROM read_parquet('{place}/*.parquet')").arrow()
+            found = found.read_all() if hasattr(found, "read_all") else found
+    rows = sorted(found.to_pylist(), key=lambda row: int(row["physicalOffset"]))
+    return [row["body"] for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_a_killed_append_to_s3_continues(
+    kind: str, upload: Upload, endpoint: str, tmp_path: Path
+) -> None:
+    """SIGKILL in the third commit, before and after S3 has it; then the store grows."""
+    for package in ("deltalake", "pyiceberg", "duckdb"):
+        pytest.importorskip(package)
+    rig = StoreRig(OsFileSystem(), str(tmp_path / "store"))
+    rig.write(*range(120))
+    upload(Path(rig.root))  # This creates the bucket.
+    words = ["pipeline", "append", rig.root, "--broker-name", "a", "--range-bytes", "4096"]
+    words += table_words(kind, endpoint, tmp_path)
+    for when in ("before", "after"):
+        program = KILLED.format(words=words, when=when)
+        ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert main(words) == 0
+    assert table_bodies(kind, endpoint, tmp_path) == [
+        bytes(StoreRig.draft(number).body) for number in range(120)
+    ]
+    rig.write(*range(120, 130))
+    assert main(words) == main(words) == 0
+    assert len(table_bodies(kind, endpoint, tmp_path)) == 130
+
+
+KILLED = """
+import os, signal
+from rmqpy.cli import main
+from rmqpy.pipeline.lake.delta_table import DeltaTable
+from rmqpy.pipeline.lake.iceberg_table import IcebergTable
+from rmqpy.pipeline.lake.object_table import ObjectTable
+
+commits = 0
+for kind in (DeltaTable, IcebergTable, ObjectTable):
+    def append(self, *given, real=kind.append):
+        global commits
+        commits += 1
+        if commits == 3 and {when!r} == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(self, *given)
+        if commits == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+    kind.append = append
+main({words})
+"""
+
+
+def test_two_appends_to_s3_from_one_position_commit_once(
+    upload: Upload, endpoint: str, tmp_path: Path
+) -> None:
+    """The server decides, also for an object that is uploaded in parts."""
+    store = ObjectStore(f"s3://{BUCKET}/{tmp_path.name}/two", {"endpoint_url": endpoint})
+    upload(tmp_path)
+    for size in (100, 101 << 20):
+        source = tmp_path / f"{size}"
+        with source.open("wb") as file:
+            file.truncate(size)
+        assert store.create_file(str(source), f"{size}")
+        assert not store.create_file(str(source), f"{size}")
 
 
 def test_an_export_to_a_missing_bucket_is_one_sentence(

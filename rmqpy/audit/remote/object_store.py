@@ -105,7 +105,7 @@ class ObjectStore:
 
         return self._asked(read, READ_SECONDS)
 
-    # ------------------------------------------------------------------ what an export writes
+    # ------------------------------------------------------------------ what the pipeline writes
 
     def names(self) -> list[str]:
         """Return the paths of all files; none if there is nothing of this name."""
@@ -145,6 +145,20 @@ class ObjectStore:
     def put_file(self, source: str, path: str) -> None:
         """Write a file of this machine, or replace the one that is there."""
         self._written(lambda: self._opened().put_file(source, self._place(path)))
+
+    def create_file(self, source: str, path: str) -> bool:
+        """Write a file of this machine unless there is one of this name; return whether it was
+        written. Drivers without such a request look first.
+        """
+
+        def create() -> bool:
+            try:
+                self._opened().put_file(source, self._place(path), mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        return self._asked(create, WRITE_SECONDS, "write")
 
     def put_bytes(self, path: str, data: bytes) -> None:
         """Write a small file, or replace the one that is there."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rmqpy.cli.known_topics import note_unknown_topics
 from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, add_log_options, positive
 from rmqpy.cli.pipeline.engine import print_skipped
-from rmqpy.cli.pipeline.places import place_options, store_places
+from rmqpy.cli.pipeline.places import place_options, refuse_hosts, store_places
 from rmqpy.model.errors import ConfigError
 from rmqpy.model.text import count_text
 
@@ -35,7 +35,7 @@ def add_verb(verbs: Commands) -> None:
         "--to",
         required=True,
         metavar="TABLE",
-        help="a folder; a URI that deltalake knows; NAMESPACE.TABLE of an Iceberg catalog",
+        help="a folder, or the URI of an object store; NAMESPACE.TABLE of an Iceberg catalog",
     )
     append.add_argument(
         "--broker-name",
@@ -102,7 +102,8 @@ def _append(options: argparse.Namespace) -> int:
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.pipeline.jobs.append import Append
 
-    (place,) = store_places(options.directories, options)
+    targets = [options.to] if options.table == "parquet" else []
+    (place,) = store_places(options.directories, options, *targets)
     plan = _plan(options, place)
     table = _table(options, plan)
     directory = read_directory(plan.files, plan.root)
@@ -190,10 +191,7 @@ def _table(options: argparse.Namespace, plan: AppendPlan) -> LakeTable:
                     "found --set with --table parquet, which has no settings; omit it"
                 )
             if is_elsewhere(options.to):
-                raise ConfigError(
-                    f"{options.to}: found a URI with --table parquet, expected a folder of this"
-                    " machine: a commit renames files; use --table delta or --table iceberg"
-                )
+                return _object_table(options, selection)
             return ParquetTable(local_path(options.to), selection, write_parquet)
         case "delta":
             from rmqpy.pipeline.lake.delta_table import DeltaTable
@@ -203,3 +201,14 @@ def _table(options: argparse.Namespace, plan: AppendPlan) -> LakeTable:
     from rmqpy.pipeline.lake.iceberg_table import IcebergTable
 
     return IcebergTable(options.to, selection, options.catalog, settings)
+
+
+def _object_table(options: argparse.Namespace, selection: str) -> LakeTable:
+    from rmqpy.audit.remote.object_store import ObjectStore
+    from rmqpy.model.local_paths import without_slash
+    from rmqpy.pipeline.jobs.append import write_parquet
+    from rmqpy.pipeline.lake.object_table import ObjectTable
+
+    refuse_hosts(options.to, "give another --to")
+    store = ObjectStore(without_slash(options.to), dict(options.storage), "a bucket to write to")
+    return ObjectTable(store, selection, write_parquet)
