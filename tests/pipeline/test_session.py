@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+import socket
 import subprocess
 import sys
 from importlib import metadata
@@ -11,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from rmqpy.cli import main
-from rmqpy.model.errors import ConfigError
+from rmqpy.model.errors import ConfigError, RmqError
 from rmqpy.pipeline.spark.java_output import held_output
-from rmqpy.pipeline.spark.session import check_needs
+from rmqpy.pipeline.spark.session import SessionPlan, check_needs, spark_session
 from rmqpy.testing.processes import python_environment
 
 
@@ -132,6 +134,50 @@ def test_s14_java_says_nothing_and_a_failure_is_one_sentence(
     assert done.returncode == code, done.stderr
     assert message in done.stderr and done.stderr.count("\n") == code, done.stderr
     assert ("Spark works at local[1]" in done.stdout) == (code == 0)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--master", "spark://127.0.0.1:{0}"],
+        ["--master", "spark://127.0.0.1:{0},127.0.0.1:{0}"],
+        ["--remote", "sc://127.0.0.1:{0}/;user_id=a"],
+    ],
+    ids=["a master", "several masters", "Spark Connect"],
+)
+def test_a_cluster_that_is_not_there_is_named_before_java_starts(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark would try for 98 s and for minutes."""
+    sql = pytest.importorskip("pyspark.sql").SparkSession
+    monkeypatch.setattr(sql, "getActiveSession", lambda: None)
+    monkeypatch.setattr("rmqpy.pipeline.spark.session._start", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    option, address = words[0], words[1].format(port)
+    assert main(["pipeline", "doctor", option, address]) == 1
+    shown = capsys.readouterr().err
+    assert f"Spark does not start with {option[2:]} {address}: found no answer (127." in shown
+    assert re.search("refused.*, expected a running (master|Spark Connect server); start", shown)
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.spark
+def test_one_of_several_masters_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = pytest.importorskip("pyspark.sql").SparkSession
+    monkeypatch.setattr(sql, "getActiveSession", lambda: None)
+
+    def start(*_given: object) -> None:
+        raise RmqError("started")
+
+    monkeypatch.setattr("rmqpy.pipeline.spark.session._start", start)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        master = f"spark://127.0.0.1:{port},127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(RmqError, match="started"), spark_session(SessionPlan(master=master)):
+            pass
 
 
 def test_output_is_passed_on_once_the_start_has_succeeded(

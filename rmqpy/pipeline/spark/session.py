@@ -22,6 +22,7 @@ import os
 import platform
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from attrs import define, field
 
@@ -60,6 +62,10 @@ PACKAGES: Final = ("pyspark", "pyarrow", "pandas")
 VERSIONS_MIN: Final[Mapping[str, tuple[int, ...]]] = {"pyspark": (4, 2), "pyarrow": (21, 0)}
 WORKER_REQUESTS: Final = 16
 INTERRUPT_S: Final = 5.0
+ANSWER_S: Final = 5.0
+"""The time in which a cluster must accept a connection. Spark itself tries for minutes."""
+CONNECT_PORT: Final = 15002
+"""The port of a Spark Connect server without one in its address."""
 PY4J_LOG: Final = logging.getLogger("py4j")
 _JAVA_CLASS: Final = re.compile(r"^: (?:[a-z]\w*\.)+\w+: ")
 INSTALL: Final = "install it with: pip install 'rmqpy[spark]'"
@@ -198,6 +204,7 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
+    _check_cluster(plan)
     with interrupt_on_sigint():
         with held_output() as output:
             session = _start(plan, output)
@@ -208,6 +215,37 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
         finally:
             session.stop()
             output.drain()
+
+
+def _check_cluster(plan: SessionPlan) -> None:
+    """Raise RmqError if nobody listens at the addresses of a standalone cluster (one or more,
+    comma separated) or a Spark Connect server.
+    """
+    option, address = ("master", plan.master) if plan.remote is None else ("remote", plan.remote)
+    scheme, _, rest = address.partition("://")
+    if scheme not in ("spark", "sc") or not rest:
+        return
+    places = rest.split(",") if scheme == "spark" else [rest.partition(";")[0]]
+    reasons = []
+    for place in places:
+        try:
+            parts = urlsplit(f"//{place}")
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise RmqError(f"found --{option} {address}: {error}; correct the address") from None
+        if port is None and scheme == "spark":
+            return  # Spark names the mistake.
+        try:
+            socket.create_connection((host, port or CONNECT_PORT), ANSWER_S / len(places)).close()
+        except OSError as error:
+            reasons.append(f"{place.rstrip('/')}: {error}")
+        else:
+            return
+    raise RmqError(
+        f"Spark does not start with {option} {address}: found no answer ({'; '.join(reasons)}),"
+        f" expected a running {'master' if scheme == 'spark' else 'Spark Connect server'}; start"
+        f" it, or correct --{option}"
+    )
 
 
 def _silence_traces() -> None:
