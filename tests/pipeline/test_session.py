@@ -180,7 +180,7 @@ def test_one_of_several_masters_is_enough(monkeypatch: pytest.MonkeyPatch) -> No
             pass
 
 
-def test_output_is_passed_on_once_the_start_has_succeeded(
+def test_output_is_passed_on_while_the_session_runs(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     child = """
@@ -188,13 +188,25 @@ import os
 os.write(2, b"noise\\n26/01/01 00:00:00 ERROR Store: full\\n")
 input()
 os.write(2, b"later\\n")
+input()
+os.write(2, b"Traceback (most recent call last):\\nBrokenPipeError\\n")
 """
     with held_output() as output:
-        process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE, text=True)
+        process = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE)
         while (reason := output.reason()) is None:
             assert process.poll() is None
         output.release()
     assert reason == "full"
-    process.communicate("\n")
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    shown = ""
+    while "later" not in shown:
+        output.drain()
+        shown += capfd.readouterr().err
+        assert process.poll() is None
+    output.hold()
+    process.communicate(b"\n")
     output.drain()
-    assert capfd.readouterr().err == "26/01/01 00:00:00 ERROR Store: full\nlater\n"
+    shown += capfd.readouterr().err
+    assert shown == "26/01/01 00:00:00 ERROR Store: full\nlater\n"

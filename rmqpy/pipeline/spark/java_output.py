@@ -2,7 +2,8 @@
 
 A starting JVM of Spark writes half a dozen lines that say nothing (incubator modules, log4j's
 profile, levels of logging), or, if it fails, the traces of Java. They are held back, and whether
-the start succeeds decides. What the JVM and its Python workers write afterwards is passed on.
+the start succeeds decides. What the JVM and its Python workers write afterwards is passed on, until
+the session ends.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ class JavaOutput:
             lines = bytes(self._held or b"").splitlines(keepends=True)
             self._held = None
             self._pass_on(b"".join(line for line in lines if _is_logged_error(line)))
+
+    def hold(self) -> None:
+        """Drop what follows: workers of a session that ends report lost connections."""
+        self.drain()
+        with self._lock:
+            self._held = bytearray()
 
     def drain(self) -> None:
         """Take what has been written so far."""

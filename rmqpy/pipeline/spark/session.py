@@ -213,8 +213,8 @@ def spark_session(plan: SessionPlan) -> Iterator[SparkSession]:
         try:
             yield session
         finally:
+            output.hold()
             session.stop()
-            output.drain()
 
 
 def _check_cluster(plan: SessionPlan) -> None:
