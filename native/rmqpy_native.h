@@ -78,8 +78,8 @@ typedef struct {
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
 /* Measure the records that follow each other from `position` of a response body, up to the first one that is not of
- * version 1 with IPv4 hosts, or is invalid. A row has the start, size, queue offset, and sysFlag of a record, and
- * position and length of its body. Returns how many rows are filled. */
+ * version 1 with IPv4 hosts, or is invalid. A row has the start, end, and queue offset of a record, 1 if its body is
+ * compressed, and the start and end of the body. Returns how many rows are filled. */
 enum { RMQ_RECEIVED_COLUMNS = 6 };
 size_t rmq_received(const uint8_t *data, size_t length, size_t position, int64_t *cells, size_t max_records);
 
@@ -1387,6 +1387,7 @@ void rmq_add_outgoing(rmq_core *core, int64_t peer, int64_t length, int64_t log_
 #define RMQ_MESSAGE_MAGIC_V1 0xDAA320A7u
 #define RMQ_MESSAGE_MAGIC_V2 0xDAA320ABu
 #define RMQ_BLANK_MAGIC 0xCBD43194u
+#define RMQ_COMPRESSED 0x1
 #define RMQ_BORN_HOST_V6 0x10
 #define RMQ_STORE_HOST_V6 0x20
 #define RMQ_HOST_V6_EXTRA 12u

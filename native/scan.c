@@ -235,11 +235,11 @@ size_t rmq_received(const uint8_t *data, size_t length, size_t position, int64_t
             break;
         int64_t *const row = cells + count * RMQ_RECEIVED_COLUMNS;
         row[0] = (int64_t)position;
-        row[1] = (int64_t)places.size;
+        row[1] = (int64_t)(position + places.size);
         row[2] = rmq_load_long(record + 20);
-        row[3] = rmq_load_int(record + 36);
+        row[3] = record[39] & RMQ_COMPRESSED;
         row[4] = (int64_t)(position + places.head_size);
-        row[5] = (int64_t)places.body_length;
+        row[5] = row[4] + (int64_t)places.body_length;
         position += places.size;
         count++;
     }

@@ -18,13 +18,11 @@ from attrs import define
 
 from rmqpy.codec import columns, entry_batch, hashes, packing, received, scan
 from rmqpy.codec.errors import InvalidRecordError
-from rmqpy.model.message import StoredMessage
 
 __all__ = [
     "PushDecoder",
     "content_end",
     "crc32",
-    "decode_records",
     "decode_run",
     "encode_run",
     "gather",
@@ -38,6 +36,7 @@ __all__ = [
     "put_packed_keys",
     "read_run",
     "reason",
+    "received_records",
     "record_parts",
     "run_units",
     "scan_records",
@@ -63,7 +62,7 @@ class _WalkRecords(Protocol):
     ) -> tuple[int, scan.StopReason]: ...
 
 
-_DecodeRecords = Callable[[bytes], tuple[list[StoredMessage], InvalidRecordError | None]]
+_ReceivedRecords = Callable[[bytes], tuple[received.ReceivedRecords, InvalidRecordError | None]]
 
 
 class _ContentEnd(Protocol):
@@ -157,7 +156,7 @@ class _Choice:
     reason: str
     crc32: Callable[[bytes | bytearray | memoryview], int]
     scan_records: _ScanRecords
-    decode_records: _DecodeRecords
+    received_records: _ReceivedRecords
     read_run: _ReadRun
     encode_run: _EncodeRun
     run_units: _RunUnits
@@ -185,7 +184,7 @@ def _pure(reason: str) -> _Choice:
         reason,
         hashes.crc32,
         scan.scan_records,
-        received.decode_records,
+        received.received_records,
         entry_batch.read_run,
         entry_batch.encode_run,
         entry_batch.run_units,
@@ -216,7 +215,7 @@ def _choose(environment: str | None) -> _Choice:
         "the C extension rmqpy._native is installed",
         binding.crc32,
         binding.scan_records,
-        binding.decode_records,
+        binding.received_records,
         native_entry_batch.read_run,
         native_entry_batch.encode_run,
         native_entry_batch.run_units,
@@ -245,7 +244,7 @@ implementation = _choice.implementation
 reason = _choice.reason
 crc32 = _choice.crc32
 scan_records = _choice.scan_records
-decode_records = _choice.decode_records
+received_records = _choice.received_records
 read_run = _choice.read_run
 encode_run = _choice.encode_run
 run_units = _choice.run_units

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, fields
+from attrs import define, field
 
 from rmqpy.model.flags import TRANSACTION_ROLLBACK
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
@@ -60,40 +59,10 @@ def slot_setter(kind: type[object], name: str) -> Callable[[object, object], Non
     return setter
 
 
-class DecodedLater:
-    """The base of a value that may be created without some of its fields.
-
-    The first access to one of them decodes ``_source``, a function and its argument, which returns
-    the complete value.
-    """
-
-    __slots__ = ("_source",)
-
-    if not TYPE_CHECKING:  # The fields of the subclass have their types.
-        _source: tuple[Callable[[bytes], Any], bytes]
-
-        def __getattr__(self, name: str) -> Any:
-            read: Callable[[str], Any] = super().__getattribute__
-            if name == "_source" or name not in type(self).__slots__:
-                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-            try:
-                decode, source = read("_source")
-                decoded = decode(source)
-                for each in fields(type(self)):
-                    object.__setattr__(self, each.name, getattr(decoded, each.name))
-                object.__delattr__(self, "_source")
-            except AttributeError:
-                pass  # Another thread has decoded it at the same time.
-            return read(name)
-
-
 @define(slots=True, kw_only=True, frozen=True)
-class StoredMessage(DecodedLater):
+class StoredMessage:
     """A decoded record (Java MessageExt). Timestamps are in ms; ``body`` is as stored, possibly
     compressed.
-
-    :func:`rmqpy.codec.received.read_record` returns messages of which some fields are decoded when
-    they are first read.
     """
 
     size: int

@@ -25,7 +25,7 @@ from rmqpy.client.consuming.work_queue import WorkQueue
 from rmqpy.client.core.base_consumer import PullOrder, PullResult, PullStatus
 from rmqpy.client.core.message import MessageExt, messages_of
 from rmqpy.client.core.quiet_log import QuietLog
-from rmqpy.codec.backend import decode_records
+from rmqpy.codec.backend import received_records
 from rmqpy.remoting.bodies import MessageQueue
 from rmqpy.testing.manual_scheduler import ManualScheduler
 
@@ -39,7 +39,7 @@ def stored_messages() -> list[MessageExt]:
     rig.put(store, *range(COUNT), queue_id=0)
     store.shutdown()
     ((_, records),) = rig.records().items()
-    return messages_of(QUEUE, decode_records(b"".join(records))[0])
+    return messages_of(QUEUE, received_records(b"".join(records))[0])
 
 
 MESSAGES = stored_messages()

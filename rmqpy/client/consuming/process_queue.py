@@ -51,7 +51,9 @@ class ProcessQueue:
     """The time of the last listener call, in ms of a monotonic clock; 0 before the first."""
 
     byte_count: int = 0
-    _held: dict[int, MessageExt] = field(factory=dict)
+    """The size of the unfinished messages' bodies, as they are stored."""
+    _held: dict[int, int] = field(factory=dict)
+    """The sizes of the unfinished messages' bodies, by queue offset."""
     _waiting: deque[MessageExt] = field(factory=deque)
     _reached: int = -1
 
@@ -59,18 +61,17 @@ class ProcessQueue:
         """Add pulled messages, except those that are held or finished. Return the number of added
         messages.
         """
-        count = 0
+        held, waiting, reached = self._held, self._waiting, self._reached
+        count = len(waiting)
         for message in messages:
-            stored = message.stored
-            offset = stored.queue_offset
-            if offset < self._reached:
-                continue
-            self._held[offset] = message
-            self._waiting.append(message)
-            self._reached = offset + 1
-            self.byte_count += len(stored.body)
-            count += 1
-        return count
+            offset = message.queue_offset
+            if offset >= reached:
+                held[offset] = size = message.stored_bytes
+                self.byte_count += size
+                waiting.append(message)
+                reached = offset + 1
+        self._reached = reached
+        return len(waiting) - count
 
     def take(self, max_count: int) -> list[MessageExt]:
         """Return the next messages to consume, in order; empty if there are none."""
@@ -84,9 +85,7 @@ class ProcessQueue:
     def done(self, messages: Sequence[MessageExt]) -> None:
         """Remove messages that are consumed or sent back."""
         for message in messages:
-            stored = message.stored
-            if self._held.pop(stored.queue_offset, None) is not None:
-                self.byte_count -= len(stored.body)
+            self.byte_count -= self._held.pop(message.queue_offset, 0)
 
     def requeue(self, messages: Sequence[MessageExt]) -> None:
         """Return taken ``messages`` to the front of the queue."""

@@ -26,9 +26,10 @@ from attrs import define
 from rmqpy.client.core.group_member import GroupMember
 from rmqpy.client.core.instance import ClientInstance, NameServers
 from rmqpy.client.core.message import MessageExt, host_address, messages_of
-from rmqpy.codec.backend import decode_records
+from rmqpy.codec.backend import received_records
 from rmqpy.codec.message import parse_offset_msg_id
-from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQ_KEY
+from rmqpy.codec.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError, RmqError
 from rmqpy.model.flags import PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -389,25 +390,26 @@ class Consumer(GroupMember):
     ) -> PullResult:
         header = PullMessageResponseHeader.decode(response.ext_fields)
         self._suggested[queue] = header.suggest_which_broker_id
-        records, fault = decode_records(response.body)
+        found, fault = received_records(response.body)
         next_begin_offset = header.next_begin_offset
         if fault is not None:
-            if not records:
+            if not found.records:
                 raise RemoteProtocolError(f"a pull of {queue} returned an invalid message: {fault}")
             logger.warning(
                 "a pull of %s returned an invalid message; keeping the ones before it: %s",
                 queue,
                 fault,
             )
-            next_begin_offset = records[-1].queue_offset + 1
+            next_begin_offset = found.queue_offsets[-1] + 1
+        messages = messages_of(queue, found)
         if tags is not None:
-            records = [each for each in records if each.properties.get(PROPERTY_TAGS) in tags]
+            messages = [each for each in messages if each.tags in tags]
         return PullResult(
             status=_STATUS_OF_CODE[ResponseCode(response.code)],
             next_begin_offset=next_begin_offset,
             min_offset=header.min_offset,
             max_offset=header.max_offset,
-            messages=messages_of(queue, records),
+            messages=messages,
         )
 
     async def _invoke_broker(

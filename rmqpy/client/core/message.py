@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
 from rmqpy.client.errors import InvalidMessageError
 from rmqpy.codec import properties as names
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
-from rmqpy.codec.message import batch_item_head, offset_msg_id
+from rmqpy.codec.message import batch_item_head, decode_message, offset_msg_id
 from rmqpy.codec.properties import encode_properties
+from rmqpy.codec.received import ReceivedRecords
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage, slot_setter
@@ -201,16 +205,57 @@ def send_result(
     return result
 
 
-@define(frozen=True, kw_only=True)
-class MessageExt:
+class _DecodedLater:
+    """The base of MessageExt, which keeps its record until a field is read that needs it."""
+
+    __slots__ = ("_record",)
+
+    if not TYPE_CHECKING:  # The fields have their types.
+        _record: bytes
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "body":
+                return inflated_body(self.stored.body, self.stored.sys_flag)
+            if name != "stored":
+                raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+            read: Callable[[str], Any] = super().__getattribute__
+            try:
+                _set_stored(self, decode_message(read("_record")))
+                object.__delattr__(self, "_record")
+            except AttributeError:
+                pass  # Another thread has decoded it at the same time.
+            return read(name)
+
+
+@define(frozen=True, init=False)
+class MessageExt(_DecodedLater):
     """A message received from a broker (Java: MessageExt).
 
-    ``stored`` has every field of the record as it is in the log, including store time, hosts, and
-    the number of redeliveries.
+    * ``queue``: the queue that it was pulled from.
+    * ``stored``: every field of the record as it is in the log, including store time, hosts, and
+      the number of redeliveries.
+    * ``queue_offset``: the offset of the message in its queue.
+    * ``body``: the body as it was sent. A compressed one is inflated at each access;
+      RemoteProtocolError is raised if that fails.
+    * ``stored_bytes``: the size of the body in the log, where it may be compressed.
     """
 
     queue: MessageQueue
     stored: StoredMessage
+    queue_offset: int = field(init=False, eq=False, repr=False)
+    body: bytes = field(init=False, eq=False, repr=False)
+    stored_bytes: int = field(init=False, eq=False, repr=False)
+
+    def __init__(self, *, queue: MessageQueue, stored: StoredMessage) -> None:
+        _set_queue(self, queue)
+        _set_stored(self, stored)
+        _set_offset(self, stored.queue_offset)
+        _set_stored_bytes(self, len(stored.body))
+        if not stored.sys_flag & COMPRESSED:
+            _set_received_body(self, stored.body)
+
+    def __reduce__(self) -> tuple[Callable[..., MessageExt], tuple[MessageQueue, StoredMessage]]:
+        return _message_ext, (self.queue, self.stored)
 
     @property
     def topic(self) -> str:
@@ -238,11 +283,6 @@ class MessageExt:
         return self.stored.reconsume_times
 
     @property
-    def queue_offset(self) -> int:
-        """The offset of the message in its queue."""
-        return self.stored.queue_offset
-
-    @property
     def msg_id(self) -> str:
         """The producer's unique id, or the offset id of a message without one."""
         return self.stored.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_msg_id
@@ -252,27 +292,37 @@ class MessageExt:
         """The id that contains the address of the broker and the physical offset."""
         return offset_msg_id(self.stored.store_host, self.stored.physical_offset)
 
-    @property
-    def body(self) -> bytes:
-        """The body as it was sent.
-
-        A compressed body is inflated at each access; RemoteProtocolError is raised if that fails.
-        """
-        return inflated_body(self.stored.body, self.stored.sys_flag)
-
 
 _set_queue = slot_setter(MessageExt, "queue")
 _set_stored = slot_setter(MessageExt, "stored")
+_set_offset = slot_setter(MessageExt, "queue_offset")
+_set_stored_bytes = slot_setter(MessageExt, "stored_bytes")
+_set_received_body = slot_setter(MessageExt, "body")
+_set_record = slot_setter(_DecodedLater, "_record")
 
 
-def messages_of(queue: MessageQueue, records: Iterable[StoredMessage]) -> list[MessageExt]:
+def _message_ext(queue: MessageQueue, stored: StoredMessage) -> MessageExt:
+    return MessageExt(queue=queue, stored=stored)
+
+
+def messages_of(queue: MessageQueue, found: ReceivedRecords) -> list[MessageExt]:
     """Return the messages of a pull from ``queue``."""
-    messages = []
-    for record in records:
-        message = _new(MessageExt)  # The generated method takes twice as long.
-        _set_queue(message, queue)
-        _set_stored(message, record)
-        messages.append(message)
+    # One field of all messages after the other, by functions in C only: no Python frame a message.
+    messages = list(map(_new, repeat(MessageExt, len(found.records))))
+    for set_field, values in (
+        (_set_queue, repeat(queue)),
+        (_set_offset, found.queue_offsets),
+        (_set_stored_bytes, map(len, found.bodies)),
+        (_set_record, found.records),
+    ):
+        deque(map(set_field, messages, values), maxlen=0)
+    if any(found.compressed):
+        plain = zip(messages, found.bodies, found.compressed, strict=True)
+        for message, body, is_compressed in plain:
+            if not is_compressed:
+                _set_received_body(message, body)
+    else:
+        deque(map(_set_received_body, messages, found.bodies), maxlen=0)
     return messages
 
 

@@ -11,7 +11,6 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Any, Final
 
 from attrs import fields
@@ -21,7 +20,7 @@ from rmqpy.codec import hashes, layout, packing, scan
 from rmqpy.codec.columns import PART_COUNT, PropertyParts, RecordColumns
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.packing import KEY, PackedUnits
-from rmqpy.codec.received import read_record, record_at
+from rmqpy.codec.received import ReceivedRecords
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
     COLUMN_COUNT,
@@ -32,12 +31,10 @@ from rmqpy.codec.scan import (
     scan_of_columns,
 )
 from rmqpy.codec.units import QUEUE_UNIT
-from rmqpy.model.message import StoredMessage
 
 __all__ = [
     "content_end",
     "crc32",
-    "decode_records",
     "ffi",
     "forget_mapping",
     "gather",
@@ -52,6 +49,7 @@ __all__ = [
     "part_views",
     "property_parts",
     "put_packed_keys",
+    "received_records",
     "record_parts",
     "scan_records",
     "walk_records",
@@ -70,8 +68,13 @@ _CRC_MIN: Final = 2048
 
 _RECEIVED_ROWS: Final = 64
 """The number of records that one call measures; clients ask for 32 messages."""
+_RECEIVED_COLUMNS: Final = 6
 
-if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT) != (COLUMN_COUNT, PART_COUNT):
+if (lib.RMQ_COLUMN_COUNT, lib.RMQ_PART_COUNT, lib.RMQ_RECEIVED_COLUMNS) != (
+    COLUMN_COUNT,
+    PART_COUNT,
+    _RECEIVED_COLUMNS,
+):
     raise ImportError("rmqpy._native was built from different sources than this rmqpy: rebuild it")
 
 
@@ -146,25 +149,29 @@ def walk_records(
     return end, reason
 
 
-def decode_records(body: bytes) -> tuple[list[StoredMessage], InvalidRecordError | None]:
-    """See :func:`rmqpy.codec.received.decode_records`."""
-    records: list[StoredMessage] = []
+def received_records(body: bytes) -> tuple[ReceivedRecords, InvalidRecordError | None]:
+    """See :func:`rmqpy.codec.received.received_records`."""
+    found = ReceivedRecords()
     position, end = 0, len(body)
     data = ffi.from_buffer("uint8_t[]", body)
-    cells = ffi.new("int64_t[]", _RECEIVED_ROWS * lib.RMQ_RECEIVED_COLUMNS)
+    cells = ffi.new("int64_t[]", _RECEIVED_ROWS * _RECEIVED_COLUMNS)
     while position < end:
         count = lib.rmq_received(data, end, position, cells, _RECEIVED_ROWS)
         if count:
-            cell = iter(ffi.unpack(cells, count * lib.RMQ_RECEIVED_COLUMNS))
-            records += map(record_at, repeat(body), cell, cell, cell, cell, cell, cell)
-            position = cells[(count - 1) * lib.RMQ_RECEIVED_COLUMNS] + records[-1].size
+            row = ffi.unpack(cells, count * _RECEIVED_COLUMNS)
+            ends = row[1::_RECEIVED_COLUMNS]
+            found.records += map(body.__getitem__, map(slice, row[0::_RECEIVED_COLUMNS], ends))
+            found.queue_offsets += row[2::_RECEIVED_COLUMNS]
+            found.compressed += row[3::_RECEIVED_COLUMNS]
+            bodies = map(slice, row[4::_RECEIVED_COLUMNS], row[5::_RECEIVED_COLUMNS])
+            found.bodies += map(body.__getitem__, bodies)
+            position = ends[-1]
             continue
         try:  # A record of another form, or an invalid one.
-            records.append(read_record(body, position))
+            position = found.add(body, position)
         except InvalidRecordError as fault:
-            return records, fault
-        position += records[-1].size
-    return records, None
+            return found, fault
+    return found, None
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:

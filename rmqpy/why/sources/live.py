@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rmqpy.codec.backend import decode_records
+from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.message import StoredMessage
