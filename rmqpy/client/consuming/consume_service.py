@@ -168,6 +168,19 @@ class Subscription:
 
 
 @define(slots=True, eq=False, repr=False)
+class _Run:
+    """Listener calls of one worker, one after another, in one turn of the loop."""
+
+    messages: list[MessageExt] = field(factory=list)
+    """Those of the current call."""
+    calls: int = 0
+    """The number of calls before it, which all succeeded; ``count`` is that of their messages."""
+    count: int = 0
+    waits: bool = False
+    """True once a call waits, which is then the last one."""
+
+
+@define(slots=True, eq=False, repr=False)
 class QueueConsumer:
     """The consumer of one queue, which pulls its messages and passes them to the listener.
 
@@ -276,31 +289,59 @@ class QueueConsumer:
         a worker. Return the rest of that call, if there is one.
         """
         self._offered = False
-        process_queue, batch_max = self.process_queue, self.settings.batch_max
-        calls = count = 0
+        run = _Run()
         rest: Awaitable[None] | None = None
-        start_ms = process_queue.last_consume_ms = self._clock.monotonic_ms()
+        start_ms = self.process_queue.last_consume_ms = self._clock.monotonic_ms()
         self._running += 1
         try:
-            while not self.suspended and (messages := process_queue.take(batch_max)):
-                outcome = self._call(messages)
-                if outcome is not ConsumeResult.SUCCESS:
-                    rest = self._finish(messages, outcome)
-                    break
-                process_queue.done(messages)
-                calls += 1
-                count += len(messages)
+            outcome = self._started(run)
+            if outcome is not ConsumeResult.SUCCESS:
+                rest = self._finish(run.messages, outcome)
         except WithdrawnError:
             pass
         finally:
-            if calls:
+            if run.calls:
                 spent_ms = self._clock.monotonic_ms() - start_ms
-                self._rates.consumed(self.queue.topic, calls, count, 0, spent_ms)
+                self._rates.consumed(self.queue.topic, run.calls, run.count, 0, spent_ms)
             if rest is None:
                 self._call_ended()
             else:
                 self._notify_workers()  # Another worker goes on with the next messages.
         return rest
+
+    def _started(self, run: _Run) -> ConsumeResult | Awaitable[object]:
+        """Run listener calls up to the first one that waits, and return its rest, or that fails."""
+        steps = self._call_in_turn(run).__await__()
+        try:
+            awaited = next(steps)
+        except StopIteration as end:
+            result: ConsumeResult = end.value
+            return result
+        except WithdrawnError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any counts as RECONSUME_LATER
+            return self._failed(run.messages, error)
+        run.waits = True
+        return resumed(steps, awaited)
+
+    async def _call_in_turn(self, run: _Run) -> ConsumeResult:
+        """Call the listener until nothing is waiting, or a call has waited or not succeeded.
+
+        An ``await`` is the cheapest way to run a coroutine: an exception ends one that is resumed
+        by ``send``.
+        """
+        process_queue, batch_max = self.process_queue, self.settings.batch_max
+        while not self.suspended and (messages := process_queue.take(batch_max)):
+            run.messages = messages
+            result = await self.listener(messages)
+            if result is not None and result is not ConsumeResult.SUCCESS:
+                return self._checked(messages, result)
+            if run.waits:
+                break
+            process_queue.done(messages)
+            run.calls += 1
+            run.count += len(messages)
+        return ConsumeResult.SUCCESS
 
     async def _finish(
         self, messages: list[MessageExt], outcome: ConsumeResult | Awaitable[object]
