@@ -252,7 +252,7 @@ class Producer(GroupMember):
         if queue is None:
             queues = instance.known_publish_queues(encoded.topic)
             queue = self._choose(queues or await self._publish_queues(encoded.topic), None)
-        address = instance.master_address(queue.broker_name) or await self._master(queue)
+        address = instance.known_address(queue.broker_name) or await self._master(queue)
         request = self._request(instance, encoded, queue)
         await instance.transport.invoke_oneway(address, request)
 
@@ -283,7 +283,7 @@ class Producer(GroupMember):
     ) -> SendTrace:
         half = encoded.sys_flag & TRANSACTION_PREPARED
         broker = result.queue.broker_name if result is not None else None
-        address = self._open().master_address(broker) if broker is not None else None
+        address = self._open().known_address(broker) if broker is not None else None
         return SendTrace(
             group=self.group,
             topic=message.topic,
@@ -379,7 +379,7 @@ class Producer(GroupMember):
         Raises RequestRejectedError if no other broker may be tried.
         """
         try:
-            address = instance.master_address(queue.broker_name) or await self._master(queue)
+            address = instance.known_address(queue.broker_name) or await self._master(queue)
             request = self._request(instance, encoded, queue)
             response = await instance.transport.invoke(address, request, timeout_ms)
         except NetworkError as fault:
@@ -424,11 +424,11 @@ class Producer(GroupMember):
 
     async def _master(self, queue: MessageQueue) -> str:
         instance = self._open()
-        address = instance.master_address(queue.broker_name)
+        address = instance.known_address(queue.broker_name)
         if address is None:
             instance.invalidate_route(queue.topic)
             await instance.route(queue.topic)
-            address = instance.master_address(queue.broker_name)
+            address = instance.known_address(queue.broker_name)
         if address is None:
             raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         return address

@@ -106,7 +106,8 @@ class PullConsumer(Consumer):
         )
 
     def _subscribe(self, topic: str) -> None:
-        self._topics.setdefault(topic, self._open().clock.now_ms())
+        if topic not in self._topics:
+            self._topics[topic] = self._open().clock.now_ms()
 
     def _consumer_data(self) -> ConsumerData:
         return ConsumerData(

@@ -119,6 +119,10 @@ class ServerLink:
     """
 
     watch_ms: int = 0
+    one_by_one: bool = False
+    """True if the last answer came alone, when no other request was pending. The next request then
+    does not wait for others of its turn.
+    """
 
 
 @define(slots=True, eq=False, repr=False)
@@ -291,6 +295,7 @@ class RemotingClient:
     def received(self, connection: RemotingConnection, commands: list[RemotingCommand]) -> None:
         requests: list[RemotingCommand] = []
         link = self._by_connection[connection]
+        link.one_by_one = len(commands) == 1 == len(link.pending)
         for command in commands:
             if command.flag & FLAG_RESPONSE:
                 pending = link.pending.pop(command.opaque, None)
@@ -336,7 +341,7 @@ class RemotingClient:
             opaque = self._opaque
             link = self._link(address)
             pending.sent_ms = now_ms = self._scheduler.monotonic_ms()
-            self._send(link, frame, now_ms)
+            self._send(link, frame, now_ms, at_once=link.one_by_one and not link.pending)
         except (NetworkError, RequestRejectedError) as error:
             fault = error
             self._scheduler.call_soon(lambda: pending.done(None, fault))
@@ -511,9 +516,14 @@ class RemotingClient:
             raise _unread(address, connection) from None
         return max(1, timeout_ms - (self._scheduler.monotonic_ms() - start_ms))
 
-    def _send(self, link: ServerLink, frame: Sequence[bytes], now_ms: int) -> None:
+    def _send(
+        self, link: ServerLink, frame: Sequence[bytes], now_ms: int, *, at_once: bool = False
+    ) -> None:
         connection = link.connection
         if connection is not None:
+            if at_once:
+                connection.write_pieces(frame, now_ms)
+                return
             if connection.is_behind(self.limits.high_water):
                 raise _unread(link.address, connection)
             if len(frame) == 1:

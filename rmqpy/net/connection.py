@@ -287,7 +287,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         if self._out:
             self.flush()
-        self._transport.writelines(pieces)
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
         self.last_traffic_ms = now_ms
         self.count_unsent()
 
@@ -375,7 +378,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Return whether the kernel has not accepted ``limit`` bytes. Bytes that are being
         collected count after their flush.
         """
-        return not self._out and self.pending_bytes > limit
+        transport = self._transport
+        return not self._out and transport is not None and transport.get_write_buffer_size() > limit
 
     def overdue(self, now_ms: int) -> str | None:
         """Return the reason why this connection must be closed, or None. The owner's sweep calls
@@ -403,8 +407,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def count_unsent(self) -> None:
         """Count the bytes that the kernel has not accepted. Call after each write."""
-        limits = self.owner.limits
-        self.turns.unsent.update(self, limits.pending_bytes, limits.pending_bytes_all)
+        transport, unsent = self._transport, self.turns.unsent
+        if self in unsent.waiting or (transport is not None and transport.get_write_buffer_size()):
+            limits = self.owner.limits
+            unsent.update(self, limits.pending_bytes, limits.pending_bytes_all)
 
     def transport_bytes(self) -> int:
         if self._transport is None or self.closed:

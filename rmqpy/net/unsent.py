@@ -38,12 +38,13 @@ class UnsentBytes:
     """How often reading from a connection was stopped because its peer did not read."""
     disconnected: int = 0
     """How many connections were closed because of a limit."""
-    _waiting: dict[UnsentPeer, int] = field(factory=dict, init=False)
+    waiting: dict[UnsentPeer, int] = field(factory=dict, init=False)
+    """The peers for which bytes were waiting when they were last counted."""
 
     def update(self, peer: UnsentPeer, peer_max: int, all_max: int) -> None:
         """Count the bytes of ``peer``, and disconnect peers above a limit."""
         waiting = peer.transport_bytes()
-        if waiting or peer in self._waiting:
+        if waiting or peer in self.waiting:
             self._set(peer, waiting)
             if waiting > peer_max:
                 self._disconnect(peer)
@@ -52,26 +53,26 @@ class UnsentBytes:
 
     def forget(self, peer: UnsentPeer) -> None:
         """Stop counting a connection that has ended. Safe to call twice."""
-        self.total -= self._waiting.pop(peer, 0)
+        self.total -= self.waiting.pop(peer, 0)
 
     def _set(self, peer: UnsentPeer, waiting: int) -> None:
         self.forget(peer)
         if waiting:
-            self._waiting[peer] = waiting
+            self.waiting[peer] = waiting
             self.total += waiting
 
     def _relieve(self, all_max: int) -> None:
-        for peer in list(self._waiting):
+        for peer in list(self.waiting):
             self._set(peer, peer.transport_bytes())
         if self.total <= all_max:
             return
-        for peer in sorted(self._waiting, key=self._waiting.__getitem__, reverse=True):
+        for peer in sorted(self.waiting, key=self.waiting.__getitem__, reverse=True):
             if self.total <= all_max * 3 // 4:
                 break
             self._disconnect(peer)
 
     def _disconnect(self, peer: UnsentPeer) -> None:
-        waiting, all_waiting = self._waiting[peer], self.total
+        waiting, all_waiting = self.waiting[peer], self.total
         self.forget(peer)
         self.disconnected += 1
         peer.disconnect_unread(waiting, all_waiting)

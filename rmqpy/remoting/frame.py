@@ -308,7 +308,7 @@ def _decode_json(header: bytes) -> RemotingCommand:
         flag,
         LANGUAGE_JAVA if language == "JAVA" else _language(language),
         version,
-        None if remark is None else _scalar_text("remark", remark),
+        remark if remark is None or type(remark) is str else _scalar_text("remark", remark),
         _ext_fields(ext_fields),
         b"",
         SERIALIZE_JSON,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 
 import pytest
 from harness.net import EchoHandler, InLoop, SkewedScheduler, until
@@ -47,6 +48,44 @@ class Outcomes:
         return [each.body for each in self.all if isinstance(each, RemotingCommand)]
 
 
+class Written:
+    """The number of frames in each write of a connection to its transport."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        pieces, collected = RemotingConnection.write_pieces, RemotingConnection._hand_over
+
+        def write_pieces(
+            connection: RemotingConnection, frames: Sequence[bytes], now_ms: int
+        ) -> None:
+            self._count(b"".join(frames))
+            pieces(connection, frames, now_ms)
+
+        def hand_over(connection: RemotingConnection, out: bytes | bytearray) -> None:
+            self._count(bytes(out))
+            collected(connection, out)
+
+        monkeypatch.setattr(RemotingConnection, "write_pieces", write_pieces)
+        monkeypatch.setattr(RemotingConnection, "_hand_over", hand_over)
+
+    def _count(self, data: bytes) -> None:
+        self.sizes.append(len(FrameDecoder().receive(data)))
+
+
+async def answer_all(peer: socket.socket, count: int) -> None:
+    """Read ``count`` requests from ``peer`` and send their answers, which have the same body."""
+
+    def answer() -> None:
+        decoder = FrameDecoder()
+        requests: list[RemotingCommand] = []
+        while len(requests) < count:
+            requests += decoder.receive(peer.recv(65_536))
+        answers = [RemotingCommand.response_to(each, body=each.body) for each in requests]
+        peer.sendall(b"".join(map(encode_command, answers)))
+
+    await asyncio.to_thread(answer)
+
+
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
@@ -78,6 +117,45 @@ def test_200_parallel_requests_share_one_connection(in_loop: InLoop, handler: Ec
         await client.close()
         await server.close()
         assert scheduler.failure_log.failures == 0
+
+    in_loop(main)
+
+
+def test_a_request_after_a_lone_answer_waits_for_no_other(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is sent alone leaves at once; those of a burst leave together."""
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        client = RemotingClient(scheduler)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            outcomes, written = Outcomes(), Written(monkeypatch)
+
+            def ask(body: bytes) -> None:
+                client.request(address, request(body=body), 10_000, outcomes.done)
+
+            ask(b"0")
+            peer = await asyncio.to_thread(lambda: listener.accept()[0])
+            with peer:
+                for number in range(1, 3):  # the second request, and each after it
+                    await answer_all(peer, 1)
+                    await until(lambda count=number: len(outcomes.all) == count)  # type: ignore[misc]
+                    ask(b"%d" % number)
+                    assert written.sizes[-1] == 1
+                assert len(written.sizes) == 3
+                ask(b"3")  # another one is pending
+                ask(b"4")
+                assert len(written.sizes) == 3
+                await answer_all(peer, 3)
+                await until(lambda: len(outcomes.all) == 5)
+                assert written.sizes[3:] == [2]
+                client.oneway(address, request())  # has no answer that would tell
+                client.oneway(address, request())
+                assert len(written.sizes) == 4
+                await until(lambda: written.sizes[4:] == [2])
+            assert outcomes.bodies == [b"0", b"1", b"2", b"3", b"4"]
+        await client.close()
 
     in_loop(main)
 

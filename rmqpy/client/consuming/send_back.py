@@ -91,7 +91,7 @@ class SendBack:
         if not queues:
             raise NetworkError(f"no broker accepts messages of {topic}")
         queue = self.instance.randomness.choice(queues)
-        address = self.instance.master_address(queue.broker_name)
+        address = self.instance.known_address(queue.broker_name)
         if address is None:
             raise NetworkError(f"the broker {queue.broker_name} has no master at the moment")
         stored, times = message.stored, message.stored.reconsume_times

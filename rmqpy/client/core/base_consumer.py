@@ -91,7 +91,7 @@ class PullStatus(Enum):
     OFFSET_ILLEGAL = "OFFSET_ILLEGAL"
 
 
-_STATUS_OF_CODE = {
+_STATUS_OF_CODE: dict[int, PullStatus] = {
     ResponseCode.SUCCESS: PullStatus.FOUND,
     ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
     ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
@@ -236,8 +236,9 @@ class Consumer(GroupMember):
 
     async def _pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
         response = await self._pull_response(queue, order)
-        by_tag = order.expression_type == EXPRESSION_TAG
-        return self._pulled(queue, response, exact_tags(order.expression) if by_tag else None)
+        selects_tags = order.expression != SUBSCRIBE_ALL and order.expression_type == EXPRESSION_TAG
+        tags = exact_tags(order.expression) if selects_tags else None
+        return self._pulled(queue, response, tags)
 
     async def _pull_response(self, queue: MessageQueue, order: PullOrder) -> RemotingCommand:
         """Return the broker's response to a pull. Raises RequestRejectedError if its code has no
@@ -249,7 +250,9 @@ class Consumer(GroupMember):
         sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if order.suspend_ms else 0)
         values = queue.queue_id, order.offset, order.max_count, sys_flag, order.suspend_ms
         broker_id = self._suggested.get(queue, MASTER_ID)
-        address = await instance.address(queue.topic, queue.broker_name, broker_id)
+        address = instance.known_address(queue.broker_name, broker_id)
+        if address is None:
+            address = await instance.address(queue.topic, queue.broker_name, broker_id)
         timeout_ms = self._pulling.pull_timeout_ms + order.suspend_ms
         try:
             response = await instance.transport.invoke(
@@ -389,7 +392,8 @@ class Consumer(GroupMember):
         self, queue: MessageQueue, response: RemotingCommand, tags: frozenset[str] | None
     ) -> PullResult:
         header = PullMessageResponseHeader.decode(response.ext_fields)
-        self._suggested[queue] = header.suggest_which_broker_id
+        if self._suggested.get(queue) != header.suggest_which_broker_id:
+            self._suggested[queue] = header.suggest_which_broker_id
         found, fault = received_records(response.body)
         next_begin_offset = header.next_begin_offset
         if fault is not None:
@@ -405,7 +409,7 @@ class Consumer(GroupMember):
         if tags is not None:
             messages = [each for each in messages if each.tags in tags]
         return PullResult(
-            status=_STATUS_OF_CODE[ResponseCode(response.code)],
+            status=_STATUS_OF_CODE[response.code],
             next_begin_offset=next_begin_offset,
             min_offset=header.min_offset,
             max_offset=header.max_offset,

@@ -381,11 +381,11 @@ class ClientInstance:
             raise NetworkError(f"the broker {broker_name} is in no route of {topic}")
         return found
 
-    def master_address(self, broker_name: str) -> str | None:
-        """Return the address of the master of ``broker_name``, or None if it has none at the
-        moment.
+    def known_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """Return the address of ``broker_id`` of ``broker_name`` (by default the master), or None
+        if it has none at the moment.
         """
-        return self._addresses.get(broker_name, {}).get(MASTER_ID)
+        return self._addresses.get(broker_name, {}).get(broker_id)
 
     async def refresh_routes(self) -> None:
         """Request every known route again; a route that cannot be refreshed keeps its last
