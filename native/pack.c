@@ -1,11 +1,17 @@
-/* Packs records as units of consume queues, consecutive for each queue, and as keys of the index.
- * Same results as rmqpy/codec/packing.py. */
+/* Packs records as units of consume queues, consecutive for each queue, and as keys of the index, and
+ * finds the ends of their queues. Same results as rmqpy/codec/packing.py. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
 #define UNIT_SIZE 20
 #define KEY_SIZE 20
+#define ROWS_PER_SCAN 64
+
+static uint32_t hash_queue(const uint8_t *topic, size_t length, int64_t queue_id)
+{
+    return (rmq_java_hash((uint32_t)queue_id, topic, length) * 0x9E3779B1u) >> 7;
+}
 
 static int is_same_queue(const rmq_pack_state *state, const int64_t *row, size_t other)
 {
@@ -20,10 +26,9 @@ static int is_same_queue(const rmq_pack_state *state, const int64_t *row, size_t
 /* Return the table cell of a row's queue: the number of its last run, or -1 if it has none. */
 static int32_t *find_queue(const rmq_pack_state *state, const int64_t *row)
 {
-    const uint32_t hash = rmq_java_hash((uint32_t)row[RMQ_QUEUE_ID], state->view + row[RMQ_TOPIC_POSITION],
-                                        (size_t)row[RMQ_TOPIC_LENGTH]);
+    const uint8_t *const topic = state->view + row[RMQ_TOPIC_POSITION];
 
-    for (uint32_t at = (hash * 0x9E3779B1u) >> 7;; at++) {
+    for (uint32_t at = hash_queue(topic, (size_t)row[RMQ_TOPIC_LENGTH], row[RMQ_QUEUE_ID]);; at++) {
         int32_t *const place = &state->table[at & state->table_mask];
         if (*place < 0 || is_same_queue(state, row, (size_t)state->runs[*place].row))
             return place;
@@ -99,4 +104,58 @@ int rmq_pack(rmq_pack_state *state)
     }
     put_units(state);
     return 1;
+}
+
+static int is_end_of(const rmq_ends_state *state, const rmq_queue_end *end, const int64_t *row)
+{
+    return end->queue_id == row[RMQ_QUEUE_ID] && end->topic_length == row[RMQ_TOPIC_LENGTH]
+        && rmq_bytes_equal(state->view + end->topic_position, state->view + row[RMQ_TOPIC_POSITION],
+                           (size_t)row[RMQ_TOPIC_LENGTH]);
+}
+
+/* Move the end of a row's queue. Returns 0 if there is no room for a new queue. */
+static int move_end(rmq_ends_state *state, const int64_t *row)
+{
+    const uint8_t *const topic = state->view + row[RMQ_TOPIC_POSITION];
+
+    for (uint32_t at = hash_queue(topic, (size_t)row[RMQ_TOPIC_LENGTH], row[RMQ_QUEUE_ID]);; at++) {
+        int32_t *const place = &state->table[at & state->table_mask];
+        if (*place < 0) {
+            if (state->end_count == state->end_capacity)
+                return 0;
+            *place = (int32_t)state->end_count;
+            state->ends[state->end_count++] = (rmq_queue_end){row[RMQ_TOPIC_POSITION], row[RMQ_TOPIC_LENGTH],
+                                                              row[RMQ_QUEUE_ID], row[RMQ_QUEUE_OFFSET]};
+        }
+        if (is_end_of(state, &state->ends[*place], row)) {
+            state->ends[*place].last = row[RMQ_QUEUE_OFFSET];
+            return 1;
+        }
+    }
+}
+
+enum rmq_stop rmq_find_ends(rmq_ends_state *state)
+{
+    int64_t cells[ROWS_PER_SCAN * RMQ_COLUMN_COUNT];
+    enum rmq_stop stop = RMQ_LIMIT;
+
+    state->position = state->end_count = 0;
+    memset(state->table, 0xFF, sizeof *state->table * (state->table_mask + 1));
+    while (stop == RMQ_LIMIT) {
+        const size_t start = state->position;
+        rmq_scan_state scan = {.view = state->view + start, .length = state->length - start,
+                               .base_offset = state->base_offset + (int64_t)start, .dledger = state->dledger,
+                               .skip_properties = 1, .cells = cells, .max_records = ROWS_PER_SCAN};
+        stop = rmq_scan(&scan);
+        for (size_t i = 0; i < scan.count; i++) {
+            int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
+            row[RMQ_TOPIC_POSITION] += (int64_t)start;
+            if (rmq_has_queue_unit(row[RMQ_SYS_FLAG]) && !move_end(state, row)) {
+                state->position = (size_t)(row[RMQ_FRAME_OFFSET] - state->base_offset);
+                return RMQ_LIMIT;
+            }
+        }
+        state->position = start + scan.position;
+    }
+    return stop;
 }

@@ -187,6 +187,20 @@ size_t rmq_decode_utf8(const uint8_t *at, size_t length, uint32_t *code)
 static const uint32_t POWERS[] = {1u,        31u,        961u,        29791u,    923521u,
                                   28629151u, 887503681u, 1742810335u, 2487512833u};
 
+#if defined(__SSE2__)
+/* Continue the hash with sixteen ASCII characters: each four of them become one sum. */
+static uint32_t hash_sixteen(uint32_t hash, __m128i text)
+{
+    const __m128i zero = _mm_setzero_si128(), twos = _mm_set1_epi32(1 << 16 | 31), fours = _mm_set1_epi32(1 << 16 | 961);
+    const __m128i low = _mm_madd_epi16(_mm_unpacklo_epi8(text, zero), twos);
+    const __m128i high = _mm_madd_epi16(_mm_unpackhi_epi8(text, zero), twos);
+    uint32_t sums[4];
+
+    _mm_storeu_si128((__m128i *)(void *)sums, _mm_madd_epi16(_mm_packs_epi32(low, high), fours));
+    return hash * 1353309697u + sums[0] * 4001564289u + sums[1] * POWERS[8] + sums[2] * POWERS[4] + sums[3];
+}
+#endif
+
 /* Continue the hash with eight ASCII characters. */
 static uint32_t hash_eight(uint32_t hash, const uint8_t *text)
 {
@@ -201,6 +215,14 @@ uint32_t rmq_java_hash(uint32_t hash, const uint8_t *text, size_t length)
 {
     size_t i = 0;
 
+#if defined(__SSE2__)
+    for (; length - i >= 16; i += 16) {
+        const __m128i sixteen = _mm_loadu_si128((const __m128i *)(const void *)(text + i));
+        if (_mm_movemask_epi8(sixteen) != 0)
+            break;
+        hash = hash_sixteen(hash, sixteen);
+    }
+#endif
     for (; length - i >= 8 && rmq_is_ascii_word(text + i); i += 8)
         hash = hash_eight(hash, text + i);
     while (i < length) {

@@ -62,13 +62,14 @@ enum rmq_stop {
 };
 
 /* A scan of the records of `view`, which starts at offset `base_offset` of the log. The caller sets
- * the first seven fields, and rmq_scan the rest. `cells` holds max_records rows. */
+ * the first eight fields, and rmq_scan the rest. `cells` holds max_records rows. */
 typedef struct {
     const uint8_t *view;
     size_t length;
     int64_t base_offset;
     int32_t dledger;
     int32_t check_crc;
+    int32_t skip_properties; /* the columns that are found in properties stay empty */
     int64_t *cells;
     size_t max_records;
     size_t count;    /* rows filled */
@@ -628,6 +629,27 @@ typedef struct {
 /* Pack the units and keys of the rows of a scan. Returns 0 if only Python can pack them (non-ASCII
  * keys, too many keys). */
 int rmq_pack(rmq_pack_state *state);
+
+/* The queue offset of the last record of a queue. The topic is a part of the view. */
+typedef struct {
+    int64_t topic_position, topic_length, queue_id, last;
+} rmq_queue_end;
+
+typedef struct {
+    const uint8_t *view;
+    size_t length;
+    int64_t base_offset;
+    int32_t dledger;
+    int32_t *table; /* table_mask + 1 cells, more than end_capacity */
+    size_t table_mask;
+    rmq_queue_end *ends;
+    size_t end_capacity, end_count;
+    size_t position; /* end of the last record that was read, including its framing */
+} rmq_ends_state;
+
+/* Find the ends of the queues of the records of `view`. RMQ_LIMIT: at `position` is a record of one more
+ * queue than there is room for. */
+enum rmq_stop rmq_find_ends(rmq_ends_state *state);
 
 /* Write packed keys into an index file while it has space. Returns how many were written. */
 size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t *keys, size_t count);

@@ -4,6 +4,9 @@
 
 #include "rmqpy_native.h"
 
+#define CACHE_LINE 64u
+#define PREFETCH_DISTANCE 2048u
+#define PREFETCH_FRAME_MAX 1024u /* of larger frames, most is never read */
 #define FRAME_HEAD 8u /* size and magic, the same for records, entries, and fillers */
 
 /* Integer.parseInt for ASCII digits; 0 if Java would throw. */
@@ -95,8 +98,10 @@ static void fill_row(const rmq_scan_state *state, const rmq_record_places *place
     const uint8_t *const record = state->view + places->start;
     const int32_t sys_flag = rmq_load_int(record + 36);
     const size_t store_timestamp = 56u + ((sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
-    const rmq_known_properties found = rmq_find_properties(state->view + places->properties, places->properties_length);
+    rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
 
+    if (!state->skip_properties)
+        found = rmq_find_properties(state->view + places->properties, places->properties_length);
     row[RMQ_OFFSET] = state->base_offset + (int64_t)places->start;
     row[RMQ_FRAME_OFFSET] = row[RMQ_OFFSET];
     row[RMQ_SIZE] = (int64_t)places->size;
@@ -204,6 +209,15 @@ static enum rmq_stop scan_entry(const rmq_scan_state *state, int64_t *row, size_
     return stop;
 }
 
+/* Fetch as much as the last frame has, some frames ahead: processors do not look beyond a page. */
+static void prefetch_ahead(const rmq_scan_state *state, size_t frame_size)
+{
+    if (frame_size > PREFETCH_FRAME_MAX || state->length - state->position < PREFETCH_DISTANCE + frame_size)
+        return;
+    for (size_t i = 0; i < frame_size; i += CACHE_LINE)
+        __builtin_prefetch(state->view + state->position + PREFETCH_DISTANCE + i);
+}
+
 enum rmq_stop rmq_scan(rmq_scan_state *state)
 {
     state->count = 0;
@@ -217,6 +231,7 @@ enum rmq_stop rmq_scan(rmq_scan_state *state)
                                                   : scan_classic_frame(state, row, &frame_size);
         if (stop != RMQ_END)
             return stop;
+        prefetch_ahead(state, frame_size);
         state->position += frame_size;
         state->count++;
     }

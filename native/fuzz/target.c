@@ -485,6 +485,29 @@ static void run_program(const uint8_t *data, size_t size)
     free(steps);
 }
 
+/* Find the ends of queues with room for a few, and continue where it is used up. */
+static void find_ends(const uint8_t *view, size_t size, int dledger)
+{
+    rmq_queue_end ends[3];
+    int32_t table[8];
+    rmq_ends_state state = {.dledger = dledger, .table = table, .table_mask = 7, .ends = ends, .end_capacity = 3};
+    enum rmq_stop stop = RMQ_LIMIT;
+    size_t position = 0;
+
+    while (stop == RMQ_LIMIT) {
+        state.view = view + position;
+        state.length = size - position;
+        state.base_offset = (int64_t)position;
+        stop = rmq_find_ends(&state);
+        check(stop != RMQ_LIMIT || state.position > 0, "ends are found without end");
+        check(state.position <= state.length && state.end_count <= 3, "a search for ends went past its view");
+        for (size_t i = 0; i < state.end_count; i++)
+            check(rmq_is_within(state.length, ends[i].topic_position, ends[i].topic_length), "a topic is outside the view");
+        position += state.position;
+    }
+    check(stop != RMQ_END || position == size, "a search for ends stopped before the end");
+}
+
 static void scan_piece(const uint8_t *data, size_t size, int dledger)
 {
     uint8_t *const view = allocate(size);
@@ -505,6 +528,7 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
             check((size_t)(row[RMQ_TOPIC_POSITION] + row[RMQ_TOPIC_LENGTH]) <= size, "a topic is outside the view");
         }
     }
+    find_ends(view, size, dledger);
     for (size_t position = 0, count = 1; count > 0;) {
         count = rmq_received(view, size, position, cells, ROWS);
         check(count <= ROWS, "more records than there is space for");

@@ -25,6 +25,7 @@ __all__ = [
     "crc32",
     "decode_run",
     "encode_run",
+    "find_queue_ends",
     "gather",
     "implementation",
     "magic_places",
@@ -89,6 +90,12 @@ class _PackRecords(Protocol):
 
 
 _PutPackedKeys = Callable[[memoryview, int, bytes | memoryview], None]
+
+
+class _FindQueueEnds(Protocol):
+    def __call__(
+        self, view: memoryview, base_offset: int, *, dledger: bool
+    ) -> packing.QueueEnds: ...
 
 
 class _ReadRun(Protocol):
@@ -170,6 +177,7 @@ class _Choice:
     number_parts: scan.NumberParts
     property_parts: _PropertyParts
     pack_records: _PackRecords
+    find_queue_ends: _FindQueueEnds
     put_packed_keys: _PutPackedKeys
     push_taker: type[PushDecoder] | None = None
     guard_mapping: Callable[[int, memoryview], bool] = _guards_nothing
@@ -198,6 +206,7 @@ def _pure(reason: str) -> _Choice:
         scan.dictionary_encode,
         columns.property_parts,
         packing.pack_records,
+        packing.find_queue_ends,
         packing.put_packed_keys,
     )
 
@@ -229,6 +238,7 @@ def _choose(environment: str | None) -> _Choice:
         binding.number_parts,
         binding.property_parts,
         binding.pack_records,
+        binding.find_queue_ends,
         binding.put_packed_keys,
         native_entry_batch.PushTaker,
         binding.guard_mapping,
@@ -258,6 +268,7 @@ part_views = _choice.part_views
 number_parts = _choice.number_parts
 property_parts = _choice.property_parts
 pack_records = _choice.pack_records
+find_queue_ends = _choice.find_queue_ends
 put_packed_keys = _choice.put_packed_keys
 push_taker = _choice.push_taker
 guard_mapping = _choice.guard_mapping

@@ -5,8 +5,9 @@ units           20 bytes each, as in a consume queue, run after run
 keys            key hash, physical offset, store time in ms: one for each key of a message
 ==============  =========================================================================
 
-A run is a sequence without gaps in one queue. The functions exist in C too (native/pack.c,
-native/index.c): take them from :mod:`rmqpy.codec.backend`.
+A run is a sequence without gaps in one queue. :func:`find_queue_ends` only finds where the queues
+end. The functions exist in C too (native/pack.c, native/index.c): take them from
+:mod:`rmqpy.codec.backend`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,20 @@ from typing import Final
 from attrs import define
 
 from rmqpy.codec.hashes import java_text
-from rmqpy.codec.scan import Scan
+from rmqpy.codec.scan import Scan, StopReason, scan_records
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_key_hash, put_index_entries
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
 
-__all__ = ["KEY", "PackedRun", "PackedUnits", "key_hashes", "pack_records", "put_packed_keys"]
+__all__ = [
+    "KEY",
+    "PackedRun",
+    "PackedUnits",
+    "QueueEnds",
+    "find_queue_ends",
+    "key_hashes",
+    "pack_records",
+    "put_packed_keys",
+]
 
 KEY: Final = struct.Struct(">iqq")
 """The struct of a packed key: key hash, physical offset, store time in ms."""
@@ -63,6 +73,29 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
         position += len(packed) // QUEUE_UNIT.size
     keys = _keys(view, scan, count) if with_keys else b""
     return PackedUnits(runs, b"".join(units), keys)
+
+
+@define(slots=True, frozen=True)
+class QueueEnds:
+    """The next queue offset after each queue's last record, by topic and queue id; and, as of a
+    :class:`~rmqpy.codec.scan.Scan`, the end of the last record and what is there.
+    """
+
+    ends: dict[tuple[bytes, int], int]
+    end: int
+    stop: StopReason
+
+
+def find_queue_ends(view: memoryview, base_offset: int, *, dledger: bool) -> QueueEnds:
+    """Find the queues of the records of a part of a log file, which starts with a record."""
+    ends: dict[tuple[bytes, int], int] = {}
+    end, stop = base_offset, StopReason.LIMIT
+    while stop is StopReason.LIMIT:
+        scan = scan_records(view[end - base_offset :], end, dledger=dledger, check_crc=False)
+        rows = zip(scan.topic, scan.queue_id, scan.queue_offset, scan.sys_flag, strict=True)
+        ends |= {(row[0], row[1]): row[2] + 1 for row in rows if has_queue_unit(row[3])}
+        end, stop = scan.end, scan.stop
+    return QueueEnds(ends, end, stop)
 
 
 def _next(first: int, units: bytearray) -> int:

@@ -40,9 +40,10 @@ from rmqpy.store.queues.topic_queue_table import QueueKey, TopicQueueTable
 from rmqpy.store.results import PutResult
 from rmqpy.store.startup import StoreContext, StoreParts
 
-SCANNED_AHEAD = 2 << 30
-"""Puts wait while the consume queues lag by more than this; up to it, the queue offsets are read
-from the log.
+SCANNED_AT_START = 2 << 30
+SCANNED_IN_TURN = 64 << 20
+"""Puts wait while the consume queues lag by more bytes than this; up to it, the queue offsets are
+read from the log, which takes a few milliseconds.
 """
 
 _ILLEGAL = PutMessageStatus.MESSAGE_ILLEGAL
@@ -72,7 +73,7 @@ class MessageAppender:
         self._write_ms = 0
         self._tails_known = False
         self.use_log(parts.opened)
-        self._learn_tails()
+        self._learn_tails(SCANNED_AT_START)
 
     def use_log(self, opened: OpenedLog) -> None:
         """Append to this log from now on."""
@@ -87,7 +88,7 @@ class MessageAppender:
         return (
             self._health.writeable
             and not self.page_cache_busy
-            and (self._tails_known or self._learn_tails())
+            and (self._tails_known or self._learn_tails(SCANNED_IN_TURN))
         )
 
     @property
@@ -231,7 +232,7 @@ class MessageAppender:
             return PutResult(PutMessageStatus.OS_PAGECACHE_BUSY, remark=remark)
         if remark is None:
             remark = "messages found on disk are not confirmed by a quorum yet"
-            if self._dispatcher.behind_bytes > SCANNED_AHEAD:
+            if self._dispatcher.behind_bytes > SCANNED_IN_TURN:
                 to_go = format_bytes(self._dispatcher.behind_bytes)
                 remark = f"the consume queues are being rebuilt, {to_go} of the log remain"
         return PutResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=remark)
@@ -258,8 +259,9 @@ class MessageAppender:
             self._health.write_failed(Writer.LOG, error)
         self._write_ms = self._clock.monotonic_ms() - began_ms
 
-    def _learn_tails(self) -> bool:
-        """Make the topic-queue table follow from the ends of the consume queues.
+    def _learn_tails(self, scanned_bytes_max: int) -> bool:
+        """Make the topic-queue table follow from the ends of the consume queues, and from at most
+        ``scanned_bytes_max`` of the log after them.
 
         Return False while messages that were found on disk are not committed: their queue offsets
         would be assigned twice.
@@ -268,7 +270,7 @@ class MessageAppender:
         if entries is not None and entries.committed_index < entries.end.index:
             return False
         self.commit()
-        if self._dispatcher.behind_bytes > SCANNED_AHEAD:
+        if self._dispatcher.behind_bytes > scanned_bytes_max:
             return False
         ends = self._dispatcher.queue_ends_ahead()
         for (topic, queue_id), end in self._silent_ends.ends.items():

@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
-from rmqpy.codec.backend import pack_records, scan_records
+from rmqpy.codec.backend import find_queue_ends, pack_records, scan_records
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE, QUEUE_UNIT_SIZE
-from rmqpy.codec.packing import PackedUnits
+from rmqpy.codec.packing import PackedUnits, QueueEnds
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import has_queue_unit
@@ -155,14 +155,11 @@ class Dispatcher:
         offset, stop = self.queue_cursor, self._log.confirm_offset
         while offset < stop:
             piece = next(iter(self._log.ranges(PhysicalOffset(offset))))
-            scan = scan_records(piece.view, piece.offset, dledger=piece.dledger, check_crc=False)
-            rows = zip(scan.topic, scan.queue_id, scan.queue_offset, scan.sys_flag, strict=True)
-            for topic, queue_id, queue_offset, sys_flag in rows:
-                if not sys_flag or has_queue_unit(sys_flag):
-                    ends[topic, queue_id] = queue_offset + 1
-            if self._waits_for_rest(piece, scan):
+            found = find_queue_ends(piece.view, piece.offset, dledger=piece.dledger)
+            ends |= found.ends
+            if self._waits_for_rest(piece, found):
                 break
-            offset = self._next_start(piece, scan)
+            offset = self._next_start(piece, found)
         return ends
 
     def index_step(self) -> bool:
@@ -247,7 +244,7 @@ class Dispatcher:
             view, piece.offset, dledger=piece.dledger, check_crc=False, max_records=limit
         )
 
-    def _waits_for_rest(self, piece: ScanRange, scan: Scan) -> bool:
+    def _waits_for_rest(self, piece: ScanRange, scan: Scan | QueueEnds) -> bool:
         """Return whether the log ends inside the record at the end of ``scan``, whose rest may
         still arrive.
         """
@@ -262,7 +259,7 @@ class Dispatcher:
         return size <= piece.file_end - scan.end
 
     @staticmethod
-    def _next_start(piece: ScanRange, scan: Scan) -> int:
+    def _next_start(piece: ScanRange, scan: Scan | QueueEnds) -> int:
         """Return the offset at which the next step starts."""
         if scan.stop in (StopReason.END, StopReason.LIMIT):
             return scan.end

@@ -50,6 +50,35 @@ def test_the_records_of_golden_stores_are_packed_equally(
     assert units > 200 * 20 and keys > 200 * KEY.size
 
 
+@pytest.mark.parametrize("room", [1, 4, 1 << 14])
+@pytest.mark.parametrize("name", ["A-classic-clean-v497", "D-dledger-v497", "C-upgraded-v533"])
+def test_the_ends_of_all_queues_are_found(
+    name: str, room: int, golden: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if one call finds fewer than there are; a damaged record ends the search."""
+    if backend.implementation == "c":
+        monkeypatch.setattr("rmqpy.codec.native.binding._ENDS_MAX", room)
+    store = min(golden(name).rglob("consumequeue")).parent
+    folders = [*store.rglob("commitlog"), *store.rglob("data")]
+    ends: dict[tuple[bytes, int], int] = {}
+    for file in sorted(file for folder in folders for file in folder.iterdir()):
+        dledger, data = file.parent.name == "data", bytearray(file.read_bytes())
+        for damaged in (False, True):
+            found = backend.find_queue_ends(memoryview(data), int(file.name), dledger=dledger)
+            expected = packing.find_queue_ends(memoryview(data), int(file.name), dledger=dledger)
+            assert found == expected
+            if not damaged:
+                ends |= found.ends
+            middle = (found.end - int(file.name)) // 2
+            data[middle : middle + 700] = bytes(700)
+    assert len(ends) > 3
+    for (topic, queue_id), end in ends.items():
+        queue = store / "consumequeue" / topic.decode() / str(queue_id)
+        units = b"".join(file.read_bytes() for file in sorted(queue.iterdir())) + bytes(20)
+        size_at = (end - 1) * 20 + 8
+        assert units[size_at : size_at + 4] != bytes(4) == units[size_at + 20 : size_at + 24]
+
+
 WORDS = st.sampled_from([b"", b" ", b"a", b"a b", b"a  a", b"\xc3\xa9 x", b"k" * 40, b"x " * 40])
 ROW = st.tuples(
     st.sampled_from([b"t", b"topic", b"\xc3\xbcber", b"\xff"]),

@@ -110,7 +110,8 @@ def test_no_consumer_gets_a_wrong_offset(rig: MemoryRig) -> None:
 def test_messages_are_refused_while_dispatch_lags_far(
     rig: MemoryRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqpy.store.appender.SCANNED_AHEAD", 2000)
+    for limit in ("SCANNED_AT_START", "SCANNED_IN_TURN"):
+        monkeypatch.setattr(f"rmqpy.store.appender.{limit}", 2000)
     rig = after_kill(rig)
     store = rig.open()
     (result,) = store.appender.put([rig.draft(COUNT)])

@@ -19,7 +19,7 @@ from rmqpy._native import ffi, lib
 from rmqpy.codec import hashes, layout, packing, scan
 from rmqpy.codec.columns import PART_COUNT, PropertyParts, RecordColumns
 from rmqpy.codec.errors import InvalidRecordError
-from rmqpy.codec.packing import KEY, PackedUnits
+from rmqpy.codec.packing import KEY, PackedUnits, QueueEnds
 from rmqpy.codec.received import ReceivedRecords
 from rmqpy.codec.scan import (
     BASE_OFFSET_MAX,
@@ -36,6 +36,7 @@ __all__ = [
     "content_end",
     "crc32",
     "ffi",
+    "find_queue_ends",
     "forget_mapping",
     "gather",
     "guard_mapping",
@@ -62,7 +63,9 @@ is packed in Python.
 _COLUMNS: Final = tuple(field.name for field in fields(Scan)[:COLUMN_COUNT])
 
 _RUN: Final = struct.Struct("=4q")
-"""A rmq_pack_run."""
+"""A rmq_pack_run, or a rmq_queue_end."""
+_ENDS_MAX: Final = 1 << 14
+"""The number of queues whose ends one call finds."""
 _CRC_MIN: Final = 2048
 """The size in bytes below which a call costs more than it saves."""
 
@@ -135,6 +138,7 @@ def walk_records(
     data, output = ffi.from_buffer("uint8_t[]", view), ffi.from_buffer("int64_t[]", cells)
     state = ffi.new("rmq_scan_state *")
     state.dledger, state.cells, state.max_records = dledger, output, rows
+    state.skip_properties = True
     end, reason = base_offset, StopReason.LIMIT
     while reason is StopReason.LIMIT and end < stop:
         position = end - base_offset
@@ -327,6 +331,29 @@ def pack_records(view: memoryview, scan: Scan, count: int, *, with_keys: bool) -
         memoryview(ffi.buffer(units, total * QUEUE_UNIT.size)),
         bytes(ffi.buffer(keys, state.key_count * KEY.size)) if with_keys else b"",
     )
+
+
+def find_queue_ends(view: memoryview, base_offset: int, *, dledger: bool) -> QueueEnds:
+    """See :func:`rmqpy.codec.packing.find_queue_ends`."""
+    found: dict[tuple[bytes, int], int] = {}
+    data = ffi.from_buffer("uint8_t[]", view)
+    state = ffi.new("rmq_ends_state *")
+    state.ends = ends = ffi.new("rmq_queue_end[]", _ENDS_MAX)
+    state.table = table = ffi.new("int32_t[]", 2 * _ENDS_MAX)
+    state.table_mask, state.end_capacity = len(table) - 1, len(ends)
+    state.dledger = dledger
+    position, stop = 0, StopReason.LIMIT
+    while stop is StopReason.LIMIT:
+        state.view, state.length = data + position, len(data) - position
+        state.base_offset = base_offset + position
+        stop = StopReason(lib.rmq_find_ends(state))
+        for topic, length, queue_id, last in _RUN.iter_unpack(
+            ffi.buffer(ends, state.end_count * _RUN.size)
+        ):
+            topic += position
+            found[bytes(view[topic : topic + length]), queue_id] = last + 1
+        position += state.position
+    return QueueEnds(found, base_offset + position, stop)
 
 
 def put_packed_keys(index: memoryview, slot_count: int, keys: bytes | memoryview) -> None:
