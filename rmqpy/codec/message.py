@@ -36,6 +36,7 @@ __all__ = [
     "record_properties",
     "record_size",
     "set_offsets",
+    "topic_and_properties",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -50,6 +51,7 @@ HEADS: Final = {
 """The structs of fields 1 to 15, by the IPv6 bits of SYSFLAG."""
 
 _INT: Final = struct.Struct(">i")
+_MAGIC_AND_FLAGS: Final = struct.Struct(">4xI28xi")
 _LONG: Final = struct.Struct(">q")
 _TWO_LONGS: Final = struct.Struct(">qq")
 _BLANK: Final = struct.Struct(">iI")
@@ -237,6 +239,19 @@ def record_properties(record: Buffer) -> dict[str, str]:
             0, "PROPERTIESLENGTH", end - start, f"to end within {len(data)} bytes"
         )
     return decode_properties(bytes(data[start:end]))
+
+
+def topic_and_properties(record: bytes) -> tuple[str, dict[str, str]]:
+    """Return the topic and the properties of a valid record, which takes a quarter of the time of
+    decoding it.
+    """
+    magic, sys_flag = _MAGIC_AND_FLAGS.unpack_from(record)
+    body = layout.BODY_POSITIONS[sys_flag & layout.HOSTS_V6]
+    (body_length,) = _INT.unpack_from(record, body - 4)
+    length = body + body_length
+    start = length + layout.TOPIC_LENGTH_SIZES[magic]
+    end = start + int.from_bytes(record[length:start])
+    return java_text(record[start:end]), decode_properties(record[end + 2 :])
 
 
 def encode_blank(rest: int) -> bytes:

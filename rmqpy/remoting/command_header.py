@@ -61,7 +61,7 @@ class CommandHeader(Value):
         values: dict[str, object] = {}
         name = ""
         try:
-            for name, attribute, mandatory, parse, safe_digits in _parsers(cast(Hashable, cls)):
+            for name, attribute, mandatory, parse, safe_digits in _parsers(cls):  # type: ignore[arg-type]
                 text = ext_fields.get(name)
                 if text is not None:
                     if parse is str:

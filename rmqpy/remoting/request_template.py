@@ -48,8 +48,10 @@ class RequestTemplate:
         :func:`rmqpy.remoting.frame.encode_head`.
         """
         count = self._numbers
-        texts = map(escape, values[count:])  # type: ignore[arg-type]
-        text: str = self._text % self._in_order((*values[:count], *texts, flag, opaque))
+        if len(values) > count:
+            texts = map(escape, values[count:])  # type: ignore[arg-type]
+            values = (*values[:count], *texts)
+        text: str = self._text % self._in_order((*values, flag, opaque))
         header = text.encode("utf-8", "replace")
         return frame_prefix(self._command, len(header), body_length) + header
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import zlib
+from functools import partial
 
 import pytest
 from attrs import evolve
@@ -12,10 +14,10 @@ from attrs import evolve
 from rmqpy.client.core import message as module
 from rmqpy.client.core.message import MessageExt, messages_of
 from rmqpy.codec.backend import received_records
-from rmqpy.codec.message import decode_message, encode_message
+from rmqpy.codec.message import decode_message, encode_message, topic_and_properties
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.flags import COMPRESSED
-from rmqpy.model.message import OutgoingMessage, StoredMessage
+from rmqpy.model.message import OutgoingMessage
 from rmqpy.remoting.bodies import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 1)
@@ -60,7 +62,10 @@ def test_a_message_equals_one_that_is_decoded_at_once() -> None:
 def test_a_record_is_kept_until_it_is_decoded() -> None:
     (message,) = received(record())
     assert (message.body, message.queue_offset, message.stored_bytes) == (b"hello", 0, 5)
+    assert (message.topic, message.tags, message.keys) == ("T", "a", "k")
+    assert message.properties is message.properties
     assert hasattr(message, "_record")
+    assert message.stored == decode_message(record())
     assert message.properties == {"TAGS": "a", "KEYS": "k"}
     assert not hasattr(message, "_record")
 
@@ -108,13 +113,20 @@ def test_a_message_has_no_other_attributes_and_cannot_be_changed() -> None:
 def test_two_threads_may_decode_a_message_at_the_same_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (message,) = received(record())
+    """One is interrupted in between by another, at either step."""
+    functions = (decode_message, topic_and_properties)
+    for names in itertools.product(("stored", "properties", "topic"), repeat=2):
+        (message,) = received(record())
 
-    def interrupted(raw: bytes) -> StoredMessage:
-        monkeypatch.undo()
-        assert message.topic == "T"  # the other thread
-        return decode_message(raw)
+        def interrupted(
+            raw: bytes, message: MessageExt = message, other: str = names[1], place: int = 0
+        ) -> object:
+            monkeypatch.undo()
+            assert getattr(message, other) == getattr(decoded(record()), other)
+            return functions[place](raw)
 
-    monkeypatch.setattr(module, "decode_message", interrupted)
-    assert message.properties == {"TAGS": "a", "KEYS": "k"}
-    assert message == decoded(record())
+        for place, function in enumerate(functions):
+            monkeypatch.setattr(module, function.__name__, partial(interrupted, place=place))
+        assert getattr(message, names[0]) == getattr(decoded(record()), names[0])
+        assert message == decoded(record())
+        assert (message.topic, message.tags) == ("T", "a")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmqpy.codec import backend, received
 from rmqpy.codec.errors import InvalidRecordError
-from rmqpy.codec.message import decode_message, encode_message
+from rmqpy.codec.message import decode_message, encode_message, topic_and_properties
 from rmqpy.codec.received import ReceivedRecords, decode_records
 from rmqpy.model.flags import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from rmqpy.model.message import OutgoingMessage
@@ -73,6 +73,8 @@ def test_the_columns_are_those_of_the_decoded_records(
     whole = record(topic, body, properties, sys_flag)
     assert outcome(read, whole + whole) == outcome_of_decoding(whole + whole)
     assert read(whole)[0].bodies == [body]
+    expected = decode_message(whole)
+    assert topic_and_properties(whole) == (expected.topic, expected.properties)
 
 
 @given(st.data())
@@ -98,6 +100,18 @@ def test_both_implementations_find_the_same_in_many_records(data: st.DataObject)
     expected = outcome_of_decoding(cut)
     for read in READERS:
         assert outcome(read, cut) == expected
+
+
+def test_records_of_version_2_are_found() -> None:
+    old = record()
+    topic = old.index(b"\x01T")
+    new = (len(old) + 1).to_bytes(4) + b"\xda\xa3\x20\xab" + old[8:topic] + b"\x00" + old[topic:]
+    assert decode_message(new).version == 2
+    assert topic_and_properties(new) == ("T", {"TAGS": "a"})
+    for read in READERS:
+        found, fault = read(old + new + old)
+        assert (found.records, fault) == ([old, new, old], None)
+        assert found.bodies == [b"hello"] * 3
 
 
 def test_nothing_is_found_in_nothing() -> None:

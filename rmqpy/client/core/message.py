@@ -22,7 +22,12 @@ from attrs import define, field
 from rmqpy.client.errors import InvalidMessageError
 from rmqpy.codec import properties as names
 from rmqpy.codec.layout import PROPERTIES_BYTES_MAX
-from rmqpy.codec.message import batch_item_head, decode_message, offset_msg_id
+from rmqpy.codec.message import (
+    batch_item_head,
+    decode_message,
+    offset_msg_id,
+    topic_and_properties,
+)
 from rmqpy.codec.properties import encode_properties
 from rmqpy.codec.received import ReceivedRecords
 from rmqpy.model.errors import RemoteProtocolError
@@ -216,12 +221,18 @@ class _DecodedLater:
         def __getattr__(self, name: str) -> Any:
             if name == "body":
                 return inflated_body(self.stored.body, self.stored.sys_flag)
-            if name != "stored":
+            if name not in ("topic", "properties", "stored"):
                 raise AttributeError(f"{type(self).__name__} has no attribute {name}")
             read: Callable[[str], Any] = super().__getattribute__
             try:
-                _set_stored(self, decode_message(read("_record")))
-                object.__delattr__(self, "_record")
+                record = read("_record")
+                if name == "stored":
+                    _set_decoded(self, decode_message(record))
+                    object.__delattr__(self, "_record")
+                else:
+                    topic, properties = topic_and_properties(record)
+                    _set_received_topic(self, topic)
+                    _set_received_properties(self, properties)
             except AttributeError:
                 pass  # Another thread has decoded it at the same time.
             return read(name)
@@ -235,6 +246,8 @@ class MessageExt(_DecodedLater):
     * ``stored``: every field of the record as it is in the log, including store time, hosts, and
       the number of redeliveries.
     * ``queue_offset``: the offset of the message in its queue.
+    * ``topic``: the topic of the message.
+    * ``properties``: all properties of the message, those of the system included.
     * ``body``: the body as it was sent. A compressed one is inflated at each access;
       RemoteProtocolError is raised if that fails.
     * ``stored_bytes``: the size of the body in the log, where it may be compressed.
@@ -243,12 +256,14 @@ class MessageExt(_DecodedLater):
     queue: MessageQueue
     stored: StoredMessage
     queue_offset: int = field(init=False, eq=False, repr=False)
+    topic: str = field(init=False, eq=False, repr=False)
+    properties: Mapping[str, str] = field(init=False, eq=False, repr=False)
     body: bytes = field(init=False, eq=False, repr=False)
     stored_bytes: int = field(init=False, eq=False, repr=False)
 
     def __init__(self, *, queue: MessageQueue, stored: StoredMessage) -> None:
         _set_queue(self, queue)
-        _set_stored(self, stored)
+        _set_decoded(self, stored)
         _set_offset(self, stored.queue_offset)
         _set_stored_bytes(self, len(stored.body))
         if not stored.sys_flag & COMPRESSED:
@@ -258,24 +273,14 @@ class MessageExt(_DecodedLater):
         return _message_ext, (self.queue, self.stored)
 
     @property
-    def topic(self) -> str:
-        """The topic of the message."""
-        return self.stored.topic
-
-    @property
-    def properties(self) -> Mapping[str, str]:
-        """All properties of the message, those of the system included."""
-        return self.stored.properties
-
-    @property
     def tags(self) -> str | None:
         """The tag, or None."""
-        return self.stored.properties.get(names.PROPERTY_TAGS)
+        return self.properties.get(names.PROPERTY_TAGS)
 
     @property
     def keys(self) -> str:
         """The keys, separated by blanks; empty if there are none."""
-        return self.stored.properties.get(names.PROPERTY_KEYS, "")
+        return self.properties.get(names.PROPERTY_KEYS, "")
 
     @property
     def reconsume_times(self) -> int:
@@ -285,7 +290,7 @@ class MessageExt(_DecodedLater):
     @property
     def msg_id(self) -> str:
         """The producer's unique id, or the offset id of a message without one."""
-        return self.stored.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_msg_id
+        return self.properties.get(names.PROPERTY_UNIQ_KEY) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
@@ -296,9 +301,17 @@ class MessageExt(_DecodedLater):
 _set_queue = slot_setter(MessageExt, "queue")
 _set_stored = slot_setter(MessageExt, "stored")
 _set_offset = slot_setter(MessageExt, "queue_offset")
+_set_received_topic = slot_setter(MessageExt, "topic")
+_set_received_properties = slot_setter(MessageExt, "properties")
 _set_stored_bytes = slot_setter(MessageExt, "stored_bytes")
 _set_received_body = slot_setter(MessageExt, "body")
 _set_record = slot_setter(_DecodedLater, "_record")
+
+
+def _set_decoded(message: object, stored: StoredMessage) -> None:
+    _set_stored(message, stored)
+    _set_received_topic(message, stored.topic)
+    _set_received_properties(message, stored.properties)
 
 
 def _message_ext(queue: MessageQueue, stored: StoredMessage) -> MessageExt:
