@@ -209,20 +209,12 @@ def test_a_uri_without_a_store_is_refused(
         (["rebuild", "n0=https://host:1"], "run rebuild on the host of the store"),
         (["plan", "a=memory://b/x", "b=memory://b/y"], "copy the store to a host and plan"),
         (["sql", "SELECT 1", "--on", "https://host:1"], "export that store, and query the export"),
-        (
-            ["append", "{store}", "--table", "parquet", "--to", "memory://b/t"],
-            "use --table delta or --table iceberg",
-        ),
     ],
 )
 def test_what_needs_a_directory_says_why_and_what_else_to_do(
-    words: list[str], sentence: str, store_of: StoreOf, capsys: Capture
+    words: list[str], sentence: str, capsys: Capture
 ) -> None:
-    given = [word.format(store=store_of(CLASSIC)) for word in words]
-    if words[0] == "append":
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-        given += ["--broker-name", "a"]
-    found = refusal(["pipeline", *given], capsys)
+    found = refusal(["pipeline", *words], capsys)
     assert sentence in found and "found a URI" in found
 
 

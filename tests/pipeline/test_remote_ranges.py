@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from harness.pipeline import flip_bit
 from harness.remote import FolderRanges
 from harness.store import StoreRig
@@ -15,8 +16,13 @@ from rmqpy.audit.checks.messages import MessageSelection, MessageWalk
 from rmqpy.audit.remote import files as remote_files
 from rmqpy.audit.remote.files import RemoteFileSystem
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.audit.scan.ranges import WorkRange
+from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.range_merge import LogMerge
+from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
+from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.model.files import FileSystem
+from rmqpy.pipeline.jobs import spark_runner
 from rmqpy.pipeline.spark import work_units
 from rmqpy.pipeline.spark.work_units import (
     Chain,
@@ -32,6 +38,30 @@ StoreOf = Callable[[str], Path]
 Found = tuple[Any, ...]
 FilesOf = Callable[[], FileSystem]
 NODES = ("A-classic-clean-v497", "C-upgraded-v497/n0", "D-dledger-v497/n0")
+
+
+def audited(works: Sequence[WorkRange], files_of: FilesOf) -> list[Found]:
+    """Return what the driver has of each log after it has proven the ranges of an audit on Spark.
+
+    Only a range whose first frame is longer than what is read ahead is repeated there.
+    """
+
+    def audit(work: WorkRange, begin: int | None = None) -> RangeResult:
+        files = files_of()
+        if begin is not None:
+            return audit_range(map_log(files, work.path), work, plan, begin)
+        return audit_range(spark_runner.bytes_of(files, work), work, plan)
+
+    results: list[Found] = []
+    findings: list[Finding] = []
+    for log in dict.fromkeys(work.log for work in works):
+        plan = TallyPlan(dledger=log != "commitlog", blocks=True, digests=True)
+        merge = LogMerge(log, audit, findings.extend, None)
+        for work in works:
+            if work.log == log:
+                merge.take(audit(work))
+        results.append((merge.finish(), tuple(findings)))
+    return results
 
 
 def works_of(files: FileSystem, root: str, range_bytes: int) -> list[WorkRange]:
@@ -81,7 +111,7 @@ def selected(works: Sequence[WorkRange], files_of: FilesOf) -> list[Found]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("read", [exported, selected])
+@pytest.mark.parametrize("read", [exported, selected, audited])
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("damage", [None, 300, 9000, 20_000])
 def test_ranges_have_the_frames_that_they_have_here(
@@ -93,6 +123,7 @@ def test_ranges_have_the_frames_that_they_have_here(
 ) -> None:
     monkeypatch.setattr(remote_files, "BLOCK_BYTES", 1024)
     monkeypatch.setattr(work_units, "AHEAD_BYTES", 700)
+    monkeypatch.setattr(spark_runner, "AHEAD_BYTES", 700)
     monkeypatch.setattr(work_units, "SEARCH_BACK_BYTES", 2000)
     store = copy_of(node)
     if damage is not None:
@@ -106,8 +137,24 @@ def test_ranges_have_the_frames_that_they_have_here(
     assert read(there, lambda: RemoteFileSystem(source)) == read(here, OsFileSystem)
 
 
+def test_a_part_that_ends_with_a_frame_is_not_the_end_of_the_file(
+    store_of: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(NODES[0])
+    work = works_of(OsFileSystem(), str(store), 4096)[0]
+    plan = TallyPlan(dledger=False)
+    here = audit_range(map_log(OsFileSystem(), work.path), work, plan)
+    assert here.end > work.stop
+    source = FolderRanges(store)
+    there = works_of(RemoteFileSystem(source), source.root, 4096)[0]
+    monkeypatch.setattr(spark_runner, "AHEAD_BYTES", here.end - work.stop)
+    data = spark_runner.bytes_of(RemoteFileSystem(source), there)
+    assert len(data.view) == here.end
+    assert audit_range(data, there, plan) == evolve(here, work=there)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("read", [exported, selected])
+@pytest.mark.parametrize("read", [exported, selected, audited])
 def test_a_range_of_a_large_file_fetches_its_part(
     read: Callable[[Sequence[WorkRange], FilesOf], list[Found]], tmp_path: Path
 ) -> None:
@@ -128,7 +175,10 @@ def test_a_range_of_a_large_file_fetches_its_part(
     there = works_of(RemoteFileSystem(source), source.root, 8 << 20)
     found = read(there, files_of)
     assert found == read(here, OsFileSystem)
-    assert sum(len(each[0]) for each in found) == 50_000
+    if read is audited:
+        assert sum(log.tally.records for log, _ in found) == 50_000
+    else:
+        assert sum(len(each[0]) for each in found) == 50_000
     fetched = sorted(files.fetched_bytes for files in used)
     assert len(fetched) == 8
     # In one range the log ends. Only the whole file says whether anything follows.

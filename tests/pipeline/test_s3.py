@@ -102,7 +102,12 @@ def test_an_audit_has_the_report_of_the_directory(
 
 
 def test_spark_has_the_report_of_the_directory(
-    copy_of: StoreOf, upload: Upload, options: list[str], capsys: Capture, spark: SparkSession
+    copy_of: StoreOf,
+    upload: Upload,
+    options: list[str],
+    tmp_path: Path,
+    capsys: Capture,
+    spark: SparkSession,
 ) -> None:
     store = copy_of(CLASSIC)
     for name, value in KEYS.items():
@@ -111,7 +116,10 @@ def test_spark_has_the_report_of_the_directory(
         if damaged:
             flip_bit(store / LOG, 5000)
         local = report(str(store), capsys)
-        assert report(upload(store), capsys, "--engine", "spark", *options) == local
+        # Ranges of bytes, with the queues pooled, and in the complete audit.
+        for more in ([], ["--tables", str(tmp_path / f"{damaged}")]):
+            words = ["--engine", "spark", "--range-bytes", "65536", *options, *more]
+            assert report(upload(store), capsys, *words) == local
 
 
 def test_rows_are_those_of_the_directory(

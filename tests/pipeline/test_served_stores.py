@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed; pip install 'rm
 served = pytest.importorskip("harness.served", reason="rmqpy[upgrade] is not installed").served
 
 pytestmark = pytest.mark.spark
-"""Spark is not used: the environment of these tests has pyarrow, deltalake, and pyiceberg."""
+"""The environment of these tests has Spark, pyarrow, deltalake, and pyiceberg."""
 
 StoreOf = Callable[[str], Path]
 Capture = pytest.CaptureFixture[str]
@@ -72,6 +72,24 @@ def test_an_export_has_the_files_of_the_directory(
         there = exported(address, tmp_path / "there", capsys)
     assert there == here
     assert {"_SUCCESS", "_manifest.json"} < here[2].keys()
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_spark_audits_ranges_of_a_served_store(
+    is_damaged: bool, copy_of: StoreOf, capsys: Capture, spark: object
+) -> None:
+    store = copy_of("C-upgraded-v497/n0")
+    if is_damaged:
+        flip_bit(store / LOG, 300)
+
+    def report(root: str, *words: str) -> tuple[int, str]:
+        code = main(["pipeline", "audit", root, "--format", "json", *words])
+        return code, capsys.readouterr().out.replace(root, "ROOT")
+
+    here = report(str(store))
+    with address_of(store) as address:
+        assert report(address, "--engine", "spark", "--range-bytes", "65536") == here
+    assert here[0] == (2 if is_damaged else 0)
 
 
 def rows(kind: str, table: Path) -> list[dict[str, Any]]:

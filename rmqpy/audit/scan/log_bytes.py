@@ -5,6 +5,7 @@ not be read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from attrs import define, evolve
 
@@ -12,8 +13,10 @@ from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end
 from rmqpy.model.files import FileSlices, FileSystem
 
-__all__ = ["LogBytes", "map_log", "map_part", "read_frame"]
+__all__ = ["AHEAD_BYTES", "LogBytes", "map_log", "map_part", "read_frame"]
 
+AHEAD_BYTES: Final = 1 << 20
+"""What is read after a range at first, for the end of its last frame, which is rarely longer."""
 _HEAD_BYTES = 8
 """The first two fields of a frame: size and magic of a record, magic and size of an entry."""
 

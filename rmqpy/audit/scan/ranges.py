@@ -158,11 +158,20 @@ def audit_range(
 ) -> RangeResult:
     """Audit the frames of ``work`` in its file, whose bytes are ``data``.
 
-    ``begin`` is the offset of the first frame, if it is known.
+    ``begin`` is the offset of the first frame, if it is known. The bytes may end soon after the
+    range; what follows is taken where the frames end, or damage is met.
     """
     if work.limit is not None:
         data = data.head(work.limit - work.first_offset)
-    return _RangeWalk(data, work, plan).run(begin)
+    try:
+        return _RangeWalk(data, work, plan).run(begin)
+    except _CutOffError:
+        assert data.rest is not None, "only a walk over a part is cut off"
+        return _RangeWalk(data.rest(), work, plan).run(begin)
+
+
+class _CutOffError(Exception):
+    """The walk has met something else than a frame, and has only a part of the file."""
 
 
 _FieldValues = tuple[str, str, str]
@@ -189,7 +198,7 @@ class _RangeWalk:
     @property
     def _is_limited(self) -> bool:
         """True if the file continues after the part that may be read."""
-        return len(self.view) < self.work.file_size
+        return self.data.rest is None and len(self.view) < self.work.file_size
 
     def run(self, begin: int | None) -> RangeResult:
         work, stop = self.work, self.work.stop - self.base
@@ -245,6 +254,8 @@ class _RangeWalk:
                 continue
             if reason is StopReason.END:
                 return position, self._at_stop(position)
+            if self.data.rest is not None:
+                raise _CutOffError
             self._take_events()
             after = self._pass_damage(position, reason)
             if isinstance(after, Ending):

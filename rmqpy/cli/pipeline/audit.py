@@ -101,7 +101,7 @@ def _audit(options: argparse.Namespace) -> int:
                 range_bytes=options.range_bytes,
                 pooled=tables is None,
             )
-            plan = place.divided(plan, on_spark=runners is not None)
+            plan = place.with_workers(plan)
             if tables is not None:
                 plan = tables.of(plan)
             runner = runners(files, read_directory(files, root)) if runners else None

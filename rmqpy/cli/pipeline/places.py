@@ -47,19 +47,11 @@ class StorePlace:
         if isinstance(self.files, RemoteFileSystem):
             self.files.check_unchanged()
 
-    def divided(self, plan: AuditOptions, *, on_spark: bool) -> AuditOptions:
-        """Return a plan for an audit of a store here, or elsewhere: threads wait for answers, and a
-        range of a worker of Spark is a whole file, because each fetches consume queues of its own.
-        """
+    def with_workers(self, plan: AuditOptions) -> AuditOptions:
+        """Return a plan for an audit of a store here, or elsewhere: threads wait for answers."""
         from attrs import evolve
 
-        from rmqpy.audit.scan.directory import read_logs
-
-        if not self.is_remote:
-            return plan
-        logs = read_logs(self.files, self.root) if on_spark else ()
-        size = max((plan.range_bytes, *(log.file_size for log in logs)))
-        return evolve(plan, range_bytes=size, workers=REMOTE_WORKERS)
+        return evolve(plan, workers=REMOTE_WORKERS) if self.is_remote else plan
 
 
 def place_options(parser: argparse.ArgumentParser) -> None:

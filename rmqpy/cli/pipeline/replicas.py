@@ -288,8 +288,7 @@ def _audit_replica(
         range_bytes=options.range_bytes,
         progress=progress,
     )
-    place = StorePlace(survey.root, replica.files)
-    audit = place.divided(audit, on_spark=options.runners is not None)
+    audit = StorePlace(survey.root, replica.files).with_workers(audit)
     plan = ManifestPlan(name=survey.name, audit=audit, now_ms=now_ms, md5=Md5.NONE)
     directory = read_directory(replica.files, survey.root, survey.settings)
     runner = options.runners(replica.files, directory) if options.runners else None

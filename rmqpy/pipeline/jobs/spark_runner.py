@@ -2,23 +2,26 @@
 :func:`rmqpy.audit.checks.engine.audit_store`.
 
 Workers open the store's files under the path or URI that the driver uses; mapped memory is never
-sent. A range whose start was guessed wrong, and the last one of a log, are audited again in the
-driver, from the offset that the previous range has proven.
+sent. Of a file elsewhere, a worker fetches the range and a little after it. The consume queues that
+a worker has opened stay open for its further tasks of the same audit. A range whose start was
+guessed wrong, and the last one of a log, are audited again in the driver, from the offset that the
+previous range has proven.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from attrs import define, field
 
 from rmqpy.audit.checks.engine import ThreadRunner
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.scan.directory import StoreDirectory
-from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.log_bytes import AHEAD_BYTES, LogBytes, map_log, map_part
 from rmqpy.audit.scan.queue_units import QueueUnits, map_units
 from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally.kernel import TallyPlan
@@ -28,28 +31,27 @@ from rmqpy.pipeline.spark.distributed_map import WAVE_UNITS, map_on_spark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["RangeTask", "SparkRunner"]
+__all__ = ["RangeTask", "SparkRunner", "bytes_of"]
 
 
-@define(slots=True, kw_only=True)
+@define(slots=True, frozen=True, kw_only=True)
 class RangeTask:
     """Audits ranges on a worker.
 
-    The task is a tally plan without mapped files. The files are mapped once for all ranges of a
-    Spark task.
+    The task is a tally plan without mapped files. Tasks are equal if they are copies of one.
     """
 
-    files: FileSystem
-    directory: StoreDirectory
-    dledger: bool
-    digests: bool
-    blocks: bool
-    units: bool
-    entry_units: bool
-    keys: tuple[int, int] | None
-    sums: bool
-    pooled: bool
-    _plan: TallyPlan | None = field(init=False, default=None)
+    files: FileSystem = field(eq=False)
+    directory: StoreDirectory = field(eq=False)
+    dledger: bool = field(eq=False)
+    digests: bool = field(eq=False)
+    blocks: bool = field(eq=False)
+    units: bool = field(eq=False)
+    entry_units: bool = field(eq=False)
+    keys: tuple[int, int] | None = field(eq=False)
+    sums: bool = field(eq=False)
+    pooled: bool = field(eq=False)
+    name: str = field(factory=lambda: uuid4().hex)
 
     @classmethod
     def of(cls, plan: TallyPlan, files: FileSystem, directory: StoreDirectory) -> RangeTask:
@@ -67,11 +69,11 @@ class RangeTask:
         )
 
     def __call__(self, work: WorkRange) -> RangeResult:
-        if self._plan is None:
-            self._plan = self._open()
-        return audit_range(map_log(self.files, work.path), work, self._plan)
+        files, plan = _opened(self)
+        return audit_range(bytes_of(files, work), work, plan)
 
-    def _open(self) -> TallyPlan:
+    def open(self) -> TallyPlan:
+        """Map the files that the plan needs beside the log."""
         files, ledger = self.files, self.directory.ledger
         return TallyPlan(
             dledger=self.dledger,
@@ -83,6 +85,20 @@ class RangeTask:
             sums=self.sums,
             pooled=self.pooled,
         )
+
+
+@lru_cache(maxsize=1)
+def _opened(task: RangeTask) -> tuple[FileSystem, TallyPlan]:
+    """Return the files and the plan of the first copy of a task in this process."""
+    return task.files, task.open()
+
+
+def bytes_of(files: FileSystem, work: WorkRange) -> LogBytes:
+    """Return the bytes that the audit of a range needs, at their places in the file."""
+    if work.limit is not None:
+        return map_log(files, work.path)
+    begin, end = work.start - work.first_offset, work.stop - work.first_offset
+    return map_part(files, work.path, begin, end + AHEAD_BYTES)
 
 
 class SparkRunner:

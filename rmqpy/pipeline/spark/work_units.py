@@ -16,7 +16,7 @@ from attrs import define, field
 from rmqpy.audit.checks.messages import MessageSelection, MessageWalk
 from rmqpy.audit.scan.damage import FileView
 from rmqpy.audit.scan.directory import StoreDirectory
-from rmqpy.audit.scan.log_bytes import map_log, map_part
+from rmqpy.audit.scan.log_bytes import AHEAD_BYTES, map_log, map_part
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.codec.search import find_frames
 from rmqpy.model.files import FileSystem
@@ -38,8 +38,6 @@ __all__ = [
 
 SEARCH_BACK_BYTES: Final = 8 << 20
 """Twice the largest message that a broker accepts by default."""
-AHEAD_BYTES: Final = 1 << 20
-"""What is read after a range at first, for the end of its last frame, which is rarely longer."""
 
 
 @define(slots=True, frozen=True)
