@@ -336,7 +336,11 @@ def test_both_engines_plan_the_same(
     plan = tmp_path / "plan.json"
     assert run("pipeline", "plan", master, slave, *SPARK, "--out", plan)[0] == 0
     local = run("upgrade", "plan", master, slave, "--format", "json")[1]
-    assert json.loads(plan.read_text()) == json.loads(local)
+    found = json.loads(plan.read_text()), json.loads(local)
+    for each in found:
+        for space in each["space"]:
+            assert space.pop("free") > 0  # Other programs use the disk, too.
+    assert found[0] == found[1]
     for node in ("master", "slave"):
         assert run("upgrade", "apply", master, slave, "--plan", plan, "--node", node)[0] == 0
     assert compare(run, master, slave, *SPARK)[0] == 0
