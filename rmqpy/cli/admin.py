@@ -42,7 +42,7 @@ FIRST_HEARTBEAT_MS = 1_000
 
 def add_commands(commands: Commands) -> None:
     admin = commands.add_parser("admin", help="administer name servers and brokers")
-    names = admin.add_subparsers(required=True, metavar="NAME", parser_class=type(admin))
+    names = admin.add_subparsers(required=True, metavar="NAME")
     for command in COMMANDS:
         parser = names.add_parser(command.name, aliases=list(command.aliases), help=command.help)
         add_connection_options(parser)

@@ -18,6 +18,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import takewhile
+from typing import Final
 
 from rmqpy.cli import EXIT_INTERRUPTED
 from rmqpy.cli.errors import report_error, wants_json
@@ -48,14 +50,16 @@ YOUNG_OBJECTS = 100_000
 """How many objects a command may add before Python looks for cycles among them: nearly all that
 describe a large store stay alive until the end.
 """
+_THRESHOLDS: Final = gc.get_threshold()
 
 
 def run(words: Sequence[str], **given: object) -> int:
     """Run one command and return its exit code; ``given`` are further attributes of its options."""
     as_json = wants_json(words)
     options = argparse.Namespace(**given)
+    gc.set_threshold(YOUNG_OBJECTS)
     try:
-        options = _parser(words).parse_args(words, options)
+        options = _parse(words, given)
         command: Callable[[argparse.Namespace], int] = options.command
         configure_logging(
             as_json=options.log_json,
@@ -63,9 +67,9 @@ def run(words: Sequence[str], **given: object) -> int:
             path=getattr(options, "log_file", None),
         )
         if getattr(options, "serves", False):
+            gc.set_threshold(*_THRESHOLDS)
             result = command(options)
         else:
-            gc.set_threshold(YOUNG_OBJECTS)
             result = command(options)
             _refuse_lost_pages()
         sys.stdout.flush()
@@ -107,8 +111,22 @@ def _refuse_lost_pages() -> None:
         found.raise_if_any()
 
 
-def _parser(words: Sequence[str]) -> Parser:
+def _parse(words: Sequence[str], given: Mapping[str, object]) -> argparse.Namespace:
+    """Return the options of a command line. Raise BadUsageError."""
+    chosen = tuple(takewhile(lambda word: not word.startswith("-"), words))
+    try:
+        return _parser(words, chosen).parse_args(words, argparse.Namespace(**given))
+    except BadUsageError:
+        if not chosen:
+            raise
+        # The sentence may name other commands, whose parsers are needed then.
+        return _parser(words).parse_args(words, argparse.Namespace(**given))
+
+
+def _parser(words: Sequence[str], chosen: Sequence[str] = ()) -> Parser:
+    """Return a parser of the commands in the modules of ``words``, or of ``chosen`` only."""
     parser = Parser(
+        chosen,
         prog="rmqpy",
         description="RocketMQ-compatible name server and broker that switch to DLedger in place.",
     )
@@ -118,7 +136,7 @@ def _parser(words: Sequence[str]) -> Parser:
         nargs=0,
         help="show version, core (C or Python), event loop, Python, and commit, and exit",
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for module in _modules(words):
         import_module(f"rmqpy.cli.{module}").add_commands(commands)
     return parser

@@ -8,15 +8,17 @@ more, as shells report both.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias, cast
 
 from rmqpy.model.near_names import did_you_mean
 
 if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction["Parser"]
-    _SubParsers = Commands
+    _SubParsers = argparse._SubParsersAction["Parser"]
+    Commands: TypeAlias = "_Subcommands"
 else:
     _SubParsers = argparse._SubParsersAction
 
@@ -26,6 +28,8 @@ EXIT_NO = 2
 EXIT_NO_READER = 141
 
 PORT_MAX = 65_535
+_WIDTH: Final = 80
+"""The width of lines if there is no terminal."""
 CHOICES_LISTED = 16
 """The number of choices that an error lists."""
 
@@ -56,24 +60,73 @@ class BadUsageError(Exception):
         self.usage = usage
 
 
+class _Unused:
+    """Stands for the parser of a command that was not given, and for its options: to build those of
+    all commands takes longer than some commands do.
+    """
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_given, **_named: self
+
+
 class _Subcommands(_SubParsers):
-    """Subcommands whose description is the text that the list of commands shows."""
+    """Subcommands whose description is the text that the list of commands shows.
+
+    ``given`` is the one of the command line, if only its parser is needed.
+    """
+
+    given: str | None = None
+
+    def needs(self, *names: str) -> bool:
+        """Return whether the parser of one of these commands is needed."""
+        return self.given is None or self.given in names
 
     def add_parser(self, name: str, **given: Any) -> Parser:
+        if not self.needs(name, *given.get("aliases", ())):
+            return cast("Parser", _Unused())
         text = given.get("description") or given["help"]
         given["description"] = f"{text[0].upper()}{text[1:].rstrip('.')}."
         return super().add_parser(name, **given)
 
 
+def _width() -> int:
+    """Return the width of the terminal as argparse does, which imports ``shutil`` for it."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and int(columns):
+        return int(columns)
+    try:
+        stdout = sys.__stdout__
+        return (os.get_terminal_size(stdout.fileno()).columns if stdout else 0) or _WIDTH
+    except (ValueError, OSError):
+        return _WIDTH
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_width() - 2)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that raises BadUsageError, suggests the nearest command, and shows examples and
     exit codes at the end of its help (:mod:`rmqpy.cli.help_texts`).
+
+    ``chosen`` are the commands of the command line, if only their parsers are needed.
     """
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **given})
+    def __init__(self, chosen: Sequence[str] = (), **given: Any) -> None:
+        super().__init__(**{"formatter_class": _Formatter, **given})
         self.register("action", "parsers", _Subcommands)
+        self._chosen = chosen
         self._words: Sequence[str] = ()
+
+    def add_subparsers(self, **given: Any) -> _Subcommands:  # type: ignore[override]
+        own, *below = self._chosen or (None,)
+        found = super().add_subparsers(
+            **{"prog": self.prog, "parser_class": partial(Parser, below), **given}
+        )
+        assert isinstance(found, _Subcommands)
+        found.given = own
+        return found
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("rmqpy").strip()
@@ -156,8 +209,6 @@ def output_path(text: str) -> str:
 
     Raise ArgumentTypeError if its parent is not a directory that can be written.
     """
-    import os
-
     path = _path(text)
     parent = os.path.dirname(path)
     while not os.path.lexists(parent):
@@ -172,8 +223,6 @@ def output_path(text: str) -> str:
 
 def output_file(text: str) -> str:
     """Return the absolute path of an output file, whose folder must exist."""
-    import os
-
     path = output_path(text)
     if os.path.isdir(path) or not os.path.isdir(os.path.dirname(path)):
         what = "a folder" if os.path.isdir(path) else "no folder to write it to"

@@ -14,7 +14,6 @@ from rmqpy.cli.parsing import (
     EXIT_DONE,
     EXIT_FAILED,
     EXIT_NO,
-    Parser,
     add_format_option,
     add_log_options,
     add_rate_option,
@@ -36,7 +35,7 @@ def add_commands(commands: Commands) -> None:
     store = commands.add_parser(
         "store", help="examine the store directory of a stopped or running broker"
     )
-    verbs = store.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+    verbs = store.add_subparsers(required=True, metavar="VERB")
     inspect = verbs.add_parser(
         "inspect",
         help="show mode, files, first and last record, divided offset, compatible programs",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add_commands(commands: Commands) -> None:
     suite = commands.add_parser("suite", help="rehearse upgrades of copies of your own stores")
-    verbs = suite.add_subparsers(required=True, metavar="VERB", parser_class=type(suite))
+    verbs = suite.add_subparsers(required=True, metavar="VERB")
     run = verbs.add_parser("run", help="carry out the stages of a suite file, and report each")
     run.add_argument("suite", metavar="FILE", help="the suite, such as suite.toml")
     run.add_argument("--junit", metavar="FILE", help="write the results as JUnit XML")

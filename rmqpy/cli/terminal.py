@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from attrs import define
+from rmqpy.model.values import define
 
 if TYPE_CHECKING:
     from rich.console import Console

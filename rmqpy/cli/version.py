@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import platform
+import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Final
 
-COMMIT_FILE: Final = Path(__file__).parent.parent / "commit.txt"
+COMMIT_FILE: Final = f"{os.path.dirname(os.path.dirname(__file__))}/commit.txt"
 """Written when a wheel or an sdist is built, by setup.py. A checkout has none."""
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(\+changes)?")
 
 
 def version_text() -> str:
     """Return version, core, event loop, Python, and commit, a line each."""
+    import platform  # every command imports this module
+
     from rmqpy import __version__
     from rmqpy.codec import backend
     from rmqpy.net.loop import loop_text
@@ -33,12 +35,13 @@ def version_text() -> str:
     )
 
 
-def commit(file: Path = COMMIT_FILE) -> str:
+def commit(path: str | PathLike[str] = COMMIT_FILE) -> str:
     """Return the commit that this package was built from, with ``+changes`` if its sources were
     changed; ``unknown`` if the build could not tell.
     """
     try:
-        text = file.read_text(encoding="ascii").strip()
+        with open(path, encoding="ascii") as file:
+            text = file.read().strip()
     except (OSError, UnicodeDecodeError):
         return "unknown"
     return text if _COMMIT.fullmatch(text) else "unknown"

@@ -14,10 +14,9 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from attrs import define
-
 from rmqpy.codec import columns, entry_batch, hashes, packing, received, scan
 from rmqpy.codec.errors import InvalidRecordError
+from rmqpy.model.values import define
 
 __all__ = [
     "PushDecoder",

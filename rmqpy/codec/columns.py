@@ -12,13 +12,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import crc32
 from rmqpy.codec.properties import PROPERTY_TAGS, locate_property
 from rmqpy.codec.scan import measure_record
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmqpy.model.values import define
 
 __all__ = [
     "PART_COUNT",

@@ -10,11 +10,10 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.model.ids import LedgerIndex, Term
+from rmqpy.model.values import define
 
 Buffer = bytes | bytearray | memoryview
 

@@ -19,12 +19,11 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.entry import ENTRY_HEADER, encode_entry_header, encode_index_unit
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import check_record
+from rmqpy.model.values import define
 
 __all__ = [
     "PLACE_MAX",

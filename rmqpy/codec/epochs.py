@@ -19,9 +19,8 @@ from itertools import pairwise
 from typing import Final
 from zlib import crc32
 
-from attrs import define
-
 from rmqpy.codec.errors import InvalidRecordError
+from rmqpy.model.values import define
 
 EPOCH_BEFORE_CONTROLLERS: Final = 0
 """The epoch of messages that no controller has seen. The first epoch of a controller is 1."""

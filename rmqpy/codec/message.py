@@ -10,8 +10,6 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.hashes import crc32, java_text
@@ -19,6 +17,7 @@ from rmqpy.codec.properties import decode_properties, encode_properties
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
 from rmqpy.model.message import Host, OutgoingMessage, StoredMessage
+from rmqpy.model.values import define
 
 __all__ = [
     "BatchItem",

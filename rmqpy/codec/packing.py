@@ -16,12 +16,11 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.scan import Scan, StopReason, scan_records
 from rmqpy.codec.units import QUEUE_UNIT, IndexHeader, index_key_hash, put_index_entries
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK, has_queue_unit
+from rmqpy.model.values import define
 
 __all__ = [
     "KEY",

@@ -28,14 +28,13 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, Final, cast
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.entry import ENTRY_HEADER
 from rmqpy.codec.hashes import crc32, java_hash_of_bytes
 from rmqpy.codec.message import HEADS
 from rmqpy.codec.properties import locate_property
 from rmqpy.model.flags import BORN_HOST_V6, STORE_HOST_V6
+from rmqpy.model.values import define
 
 _STEP: Final = 1 << 20
 _ZEROS: Final = bytes(_STEP)

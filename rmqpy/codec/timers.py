@@ -38,7 +38,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from attrs import define
+from rmqpy.model.values import define
 
 SLOT_SIZE: Final = 32
 TIMER_UNIT_SIZE: Final = 52

@@ -11,10 +11,9 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.hashes import java_string_hash
+from rmqpy.model.values import define
 
 Buffer = bytes | bytearray | memoryview
 

@@ -10,10 +10,6 @@ from attrs import define
 from rmqpy.model.ids import LedgerIndex, Term
 
 NO_TERM: Final = Term(-1)
-UNREACHED_TERM: Final = Term(1 << 62)
-"""The first term that no group reaches, because elections raise it by one: a member in it has
-believed a forged message.
-"""
 
 
 class Role(Enum):

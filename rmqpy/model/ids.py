@@ -7,7 +7,7 @@ lists Java's names.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 PhysicalOffset = NewType("PhysicalOffset", int)
 """The byte address of a message in the joined commit log. In the DLedger part it is the entry
@@ -22,6 +22,11 @@ LedgerIndex = NewType("LedgerIndex", int)
 
 Term = NewType("Term", int)
 """A Raft term."""
+
+UNREACHED_TERM: Final = Term(1 << 62)
+"""The first term that no group reaches, because elections raise it by one: a member in it has
+believed a forged message.
+"""
 
 MASTER_ID = 0
 """The brokerId of a master."""

@@ -9,9 +9,8 @@ given as ``./s3a:/folder``.
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from posixpath import realpath
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from rmqpy.model.errors import ConfigError
 
@@ -23,7 +22,7 @@ LOCAL_HOSTS: Final = ("", "localhost")
 
 def is_elsewhere(text: str) -> bool:
     """Return whether a path is a URI of another scheme than ``file``."""
-    return URI.match(text) is not None and urlsplit(text).scheme.lower() != "file"
+    return URI.match(text) is not None and text.partition(":")[0].lower() != "file"
 
 
 def without_slash(uri: str) -> str:
@@ -47,7 +46,9 @@ def local_path(text: str) -> str:
     if not text:
         raise ConfigError("found an empty path, expected a local path; give one")
     if URI.match(text) is None:
-        return str(Path(text).resolve())
+        return realpath(text)
+    from urllib.parse import unquote, urlsplit  # few paths are URIs
+
     parts = urlsplit(text)
     if parts.scheme.lower() != "file":
         raise ConfigError(
@@ -59,4 +60,4 @@ def local_path(text: str) -> str:
             f"{text}: found a URI with a host, a query, or a fragment, expected file:///PATH; give"
             " the local path"
         )
-    return str(Path(unquote(parts.path)).resolve())
+    return realpath(unquote(parts.path))

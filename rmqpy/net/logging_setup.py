@@ -21,9 +21,10 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.text import count_text
+from rmqpy.model.values import define
 
 LINES_MAX: Final = 100
 PERIOD_S: Final = 60

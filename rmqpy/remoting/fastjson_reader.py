@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from typing import Final, NoReturn
 
-from attrs import define
+from rmqpy.model.values import define
 
 DEPTH_MAX: Final = 64
 """The maximum nesting of objects and arrays. The deepest body of the protocol has 6 levels."""

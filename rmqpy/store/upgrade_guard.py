@@ -15,10 +15,9 @@ import hashlib
 import json
 from typing import Any
 
-from attrs import define
-
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.store.files.paths import own_folder
 
 JOURNAL_NAME = "journal.json"

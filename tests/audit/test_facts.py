@@ -22,7 +22,7 @@ from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.cli import main
 from rmqpy.config.loading import StoreSettings
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 
 @pytest.fixture(params=[log_facts.TAIL_BYTES, 1])

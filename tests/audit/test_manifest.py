@@ -18,7 +18,7 @@ from rmqpy.codec.layout import BLOCK_SIZE
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.model.errors import RmqError
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 
 def test_derived_files_may_have_no_md5(store_of: Callable[[str], Path]) -> None:

@@ -61,7 +61,7 @@ JSON: Final = [name for name, parser in COMMANDS.items() if has_format(parser)]
 @pytest.fixture(autouse=True)
 def one_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building the parser of all commands takes most of the time of a refusal."""
-    monkeypatch.setattr("rmqpy.cli.command_line._parser", lambda _: PARSER)
+    monkeypatch.setattr("rmqpy.cli.command_line._parser", lambda *_: PARSER)
 
 
 def test_a_command_without_the_option_has_a_reason() -> None:

@@ -18,12 +18,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, WalkTable, open_index
 from rmqpy.audit.checks.pooled_check import PooledQueues, pool_folders, pool_queues
-from rmqpy.audit.checks.queue_check import QueueCheck
 from rmqpy.audit.checks.range_runner import RangeRunner
 from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
@@ -48,8 +47,9 @@ from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.codec.tally.kernel import QueueTally, TallyPlan
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, ProgressSink
+from rmqpy.model.values import define
 from rmqpy.store.files.disk import OsFileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 if TYPE_CHECKING:
     from rmqpy.audit.checks.derived_files import DerivedFiles
@@ -386,6 +386,8 @@ class _StoreWalk:
             audit.ledger = self._audit_log(ledger.data, facts, audit.classic, sink)
 
     def _check_queues(self, audit: StoreAudit) -> None:
+        from rmqpy.audit.checks.queue_check import QueueCheck  # few stores need it
+
         facts, logs = audit.facts, audit.logs
         check = QueueCheck(
             directory=self.directory,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import define
-
 from rmqpy.audit.scan.log_bytes import map_log
 from rmqpy.codec.tally.backend import walk_index
 from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 
 __all__ = ["IndexTask", "IndexWalk"]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.audit.facts.log_reader import LogReader
 from rmqpy.audit.scan.directory import LogFile, StoreDirectory
@@ -44,7 +44,8 @@ from rmqpy.codec.units import (
 from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.flags import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from rmqpy.model.text import count_text
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.model.values import define
+from rmqpy.store.files.framing import Framing
 
 if TYPE_CHECKING:
     from rmqpy.config.loading import StoreSettings

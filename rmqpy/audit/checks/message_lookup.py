@@ -30,7 +30,7 @@ from rmqpy.codec.tally.kernel import UnitFiles
 from rmqpy.codec.units import index_key_hash
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSlices, FileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 __all__ = ["MessageLookup", "RecordPlace", "index_gaps", "offsets_with_hash", "place_of"]
 

@@ -26,7 +26,7 @@ from rmqpy.codec.scan import Scan, StopReason
 from rmqpy.model.files import FileSystem
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import Host, StoredMessage
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 __all__ = [
     "LogMessage",

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.audit.scan.directory import LogFile, QueueFolder, StoreDirectory
 from rmqpy.audit.scan.queue_units import QueueBounds, map_file
@@ -21,6 +21,7 @@ from rmqpy.codec.tally.pooled import OFFSET_MAX, PooledUnits
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.values import define
 
 __all__ = ["LOOK_AHEAD_BYTES", "PooledQueues", "pool_folders", "pool_queues"]
 

@@ -13,11 +13,10 @@ Source: EpochFileCache, CheckpointFile, BrokerMetadata of 5.3.3.
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.codec.epochs import Epoch, decode_epochs
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.store.files.paths import BACKUP_SUFFIX, PENDING_SUFFIX, StorePaths
 
 

@@ -19,12 +19,13 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from attrs import asdict, define, evolve, field, fields
+from attrs import asdict, evolve, field, fields
 
 from rmqpy.audit.facts.controller_files import ControllerFacts
 from rmqpy.audit.facts.small_files import Checkpoint, ConfigTable, LedgerState
 from rmqpy.audit.scan.findings import Finding, json_value
 from rmqpy.audit.scan.queue_units import QueueBounds
+from rmqpy.model.values import define
 from rmqpy.store.unread.data import UnreadData
 
 __all__ = ["IndexFacts", "LogFacts", "Mode", "Opener", "RecordFacts", "StoreFacts", "TailKind"]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 
-from attrs import define
-
 from rmqpy.model.files import FileSystem, StoreFile
+from rmqpy.model.values import define
 
 __all__ = ["FilePart", "FileSums", "file_md5s"]
 

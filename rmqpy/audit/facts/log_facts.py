@@ -23,7 +23,7 @@ from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
 from rmqpy.codec.tally.kernel import BLOCK_SIZE, TallyPlan
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 __all__ = ["TAIL_CODES", "read_log_facts", "record_at"]
 

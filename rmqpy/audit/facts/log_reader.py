@@ -8,9 +8,6 @@ DLedger, or rolled back: all fields except its position and the properties that 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
-
-from attrs import define
 
 from rmqpy.audit.scan.directory import StoreDirectory
 from rmqpy.audit.scan.log_bytes import read_frame
@@ -25,6 +22,7 @@ from rmqpy.codec.tally.backend import tally_frames
 from rmqpy.codec.tally.kernel import PLACE_PROPERTIES, Tally, TallyPlan, add_sums
 from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.message import Host, StoredMessage
+from rmqpy.model.values import define
 
 __all__ = ["LogReader", "MessageValue", "QueueMessages", "Slot"]
 
@@ -82,6 +80,8 @@ class MessageValue:
 
 
 def _host(host: Host) -> str:
+    from ipaddress import ip_address  # only texts about differences have hosts
+
     return f"{ip_address(host[0])} port {host[1]}"
 
 

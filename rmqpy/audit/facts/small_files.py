@@ -12,13 +12,12 @@ import hashlib
 import json
 import struct
 
-from attrs import define
-
 from rmqpy.audit.scan.directory import LedgerFolder, StoreDirectory
 from rmqpy.codec.layout import CHECKPOINT_SIZE
-from rmqpy.dledger.state import UNREACHED_TERM
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.ids import UNREACHED_TERM
+from rmqpy.model.values import define
 from rmqpy.remoting.fastjson import loads
 from rmqpy.store.files.checkpoint import SAFETY_MARGIN_MS
 from rmqpy.store.files.paths import BACKUP_SUFFIX

@@ -41,7 +41,7 @@ from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason
 from rmqpy.codec.tally.kernel import BLOCK_SIZE
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 __all__ = [
     "Difference",

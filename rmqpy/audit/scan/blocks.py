@@ -20,10 +20,11 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec.layout import BLOCK_DIGEST_BYTES
 from rmqpy.model.errors import RmqError
+from rmqpy.model.values import define
 
 __all__ = ["Blocks", "FrameGroup", "Load", "digest_of"]
 

@@ -21,14 +21,13 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from attrs import define
-
 from rmqpy.audit.scan.findings import FindingCode
 from rmqpy.audit.scan.log_bytes import LogBytes
 from rmqpy.codec import layout
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.scan import StopReason, is_end_filler
 from rmqpy.codec.search import find_frames, is_frame
+from rmqpy.model.values import define
 
 __all__ = ["Diagnosis", "FileView", "diagnose", "next_frame", "was_a_frame"]
 

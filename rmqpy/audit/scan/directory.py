@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.model.values import define
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.mapped_files import NAME_DIGITS
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.rocksdb import is_rocksdb, rocksdb_queues

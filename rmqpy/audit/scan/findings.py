@@ -24,7 +24,8 @@ from enum import Enum
 from typing import Any
 
 import attrs
-from attrs import define
+
+from rmqpy.model.values import define
 
 __all__ = ["Finding", "FindingCode", "Severity", "is_clean", "json_value"]
 

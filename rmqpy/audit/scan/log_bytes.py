@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from attrs import define, evolve
+from attrs import evolve
 
 from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end
 from rmqpy.model.files import FileSlices, FileSystem
+from rmqpy.model.values import define
 
 __all__ = ["AHEAD_BYTES", "LogBytes", "map_log", "map_part", "read_frame"]
 

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from attrs import define
-
 from rmqpy.audit.scan.directory import LogSegments, QueueFolder, StoreDirectory
 from rmqpy.codec.backend import content_end
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
@@ -20,6 +18,7 @@ from rmqpy.codec.tally.kernel import UnitFiles, UnitRow
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.values import define
 
 __all__ = [
     "QueueBounds",

@@ -17,7 +17,7 @@ from rmqpy.audit.scan.findings import Finding
 from rmqpy.audit.scan.range_merge import LogMerge, Rerun
 from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange
 from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 __all__ = ["copy_of", "counts_of", "decode_result", "encode_result", "whole_file"]
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.audit.scan.blocks import Blocks
 from rmqpy.audit.scan.findings import Finding, FindingCode
@@ -30,6 +30,7 @@ from rmqpy.audit.scan.ranges import Ending, RangeResult, WorkRange
 from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE
 from rmqpy.codec.tally.kernel import QueueTally, Tally, TallyPlan, add_sums
+from rmqpy.model.values import define
 
 __all__ = ["FileDigests", "LogMerge", "LogResult", "Rerun"]
 

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterator
 from enum import Enum
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.audit.scan.blocks import Blocks, FrameGroup
 from rmqpy.audit.scan.damage import FileView, diagnose, next_frame, was_a_frame
@@ -38,7 +38,8 @@ from rmqpy.codec.tally.kernel import (
     Tally,
     TallyPlan,
 )
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.model.values import define
+from rmqpy.store.files.framing import Framing
 
 __all__ = ["Ending", "RangeResult", "WorkRange", "audit_range", "split_log"]
 

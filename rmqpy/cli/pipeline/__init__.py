@@ -6,31 +6,38 @@ import argparse
 import os
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, Parser, add_log_options
-from rmqpy.cli.pipeline import append, audit, export, rebuild, replicas
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_FAILED, add_log_options
 from rmqpy.cli.pipeline.engine import master_option, spark_of
 from rmqpy.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
 
+VERBS: Final = {
+    "audit": ("audit",),
+    "replicas": ("compare", "certify", "plan"),
+    "rebuild": ("rebuild",),
+    "export": ("export", "sql", "query"),
+    "append": ("append",),
+}
+"""The modules of this package, each with the verbs that it adds."""
+
 
 def add_commands(commands: Commands) -> None:
     pipeline = commands.add_parser("pipeline", help="examine many or large stores, with Spark")
-    verbs = pipeline.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+    verbs = pipeline.add_subparsers(required=True, metavar="VERB")
 
     doctor = verbs.add_parser("doctor", help="report what Spark needs and what is missing here")
     master_option(doctor)
     add_log_options(doctor)
     doctor.set_defaults(command=_doctor)
 
-    audit.add_verb(verbs)
-    replicas.add_verbs(verbs)
-    rebuild.add_verb(verbs)
-    export.add_verbs(verbs)
-    append.add_verb(verbs)
+    for module, names in VERBS.items():
+        if verbs.needs(*names):
+            import_module(f"rmqpy.cli.pipeline.{module}").add_verbs(verbs)
 
 
 def _doctor(options: argparse.Namespace) -> int:

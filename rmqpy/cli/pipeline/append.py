@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KINDS: Final = ("parquet", "delta", "iceberg")
 
 
-def add_verb(verbs: Commands) -> None:
+def add_verbs(verbs: Commands) -> None:
     append = verbs.add_parser(
         "append",
         help="append new messages to a Parquet, Delta, or Iceberg table, each exactly once",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rmqpy.pipeline.jobs.report_tables import AuditTables
 
 
-def add_verb(verbs: Commands) -> None:
+def add_verbs(verbs: Commands) -> None:
     audit = verbs.add_parser(
         "audit", help="check every record, consume queue and key; exit code 2 if damage is found"
     )

@@ -6,10 +6,12 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from attrs import define
+from attrs import evolve
 
 from rmqpy.cli.parsing import output_path
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.local_paths import is_elsewhere, local_path, without_slash
+from rmqpy.model.values import define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,21 +38,19 @@ class StorePlace:
 
     @property
     def is_remote(self) -> bool:
-        from rmqpy.audit.remote.files import RemoteFileSystem
-
-        return isinstance(self.files, RemoteFileSystem)
+        return is_elsewhere(self.root)
 
     def check_unchanged(self) -> None:
         """Raise StoreError if files elsewhere have changed since they were listed."""
+        if not self.is_remote:
+            return
         from rmqpy.audit.remote.files import RemoteFileSystem
 
-        if isinstance(self.files, RemoteFileSystem):
-            self.files.check_unchanged()
+        assert isinstance(self.files, RemoteFileSystem)
+        self.files.check_unchanged()
 
     def with_workers(self, plan: AuditOptions) -> AuditOptions:
         """Return a plan for an audit of a store here, or elsewhere: threads wait for answers."""
-        from attrs import evolve
-
         return evolve(plan, workers=REMOTE_WORKERS) if self.is_remote else plan
 
 
@@ -91,8 +91,6 @@ def storage_option(text: str) -> tuple[str, Any]:
 
 def output_place(text: str) -> str:
     """Return the absolute path of an output, or a URI, for the ``type`` of an option."""
-    from rmqpy.model.local_paths import is_elsewhere, without_slash
-
     if not is_elsewhere(text):
         return output_path(text)
     try:
@@ -104,7 +102,6 @@ def output_place(text: str) -> str:
 def export_target(options: argparse.Namespace) -> ExportTarget:
     """Return the place ``--to`` of an export. Raise ConfigError for a URI of a host."""
     from rmqpy.audit.remote.object_store import ObjectStore
-    from rmqpy.model.local_paths import is_elsewhere
     from rmqpy.pipeline.jobs.export_target import FolderTarget, ObjectTarget
 
     if not is_elsewhere(options.to):
@@ -126,8 +123,6 @@ def refuse_hosts(uri: str, remedy: str) -> None:
 
 def check_storage_options(options: argparse.Namespace, places: Iterable[str]) -> None:
     """Raise ConfigError for options of drivers if no place has one."""
-    from rmqpy.model.local_paths import is_elsewhere
-
     if options.storage and not any(map(is_elsewhere, places)):
         raise ConfigError(
             "found --storage-option and only directories of this machine, expected the URI of an"
@@ -145,15 +140,15 @@ def store_places(
     Raise StoreError if one is not a store, ConfigError if one is a URI that cannot be read, and
     NetworkError if its place does not answer.
     """
-    from rmqpy.audit.remote.files import RemoteFileSystem
     from rmqpy.audit.scan.store_root import check_store_root
-    from rmqpy.model.local_paths import is_elsewhere, local_path, without_slash
     from rmqpy.store.files.disk import OsFileSystem
 
     check_storage_options(options, (*directories, *targets))
     places = []
     for text in directories:
         if is_elsewhere(text):
+            from rmqpy.audit.remote.files import RemoteFileSystem
+
             root = without_slash(text)
             place = StorePlace(root, RemoteFileSystem(_source(root, options)))
         else:
@@ -189,8 +184,6 @@ def replica_uri(text: str) -> tuple[str, str] | None:
 
     Replicas that answer for themselves (``upgrade serve``, ``ssh``) are other ones.
     """
-    from rmqpy.model.local_paths import is_elsewhere, without_slash
-
     name, uri = ("", text) if is_elsewhere(text) else text.partition("=")[::2]
     if not is_elsewhere(uri) or uri.partition(":")[0].lower() in ANSWERING:
         return None
@@ -203,8 +196,6 @@ def refuse_elsewhere(replicas: Iterable[str], why: str, *, hosts: bool = False) 
 
     With ``hosts``, the addresses of hosts that answer for themselves are allowed.
     """
-    from rmqpy.model.local_paths import is_elsewhere
-
     for text in replicas:
         place = text if is_elsewhere(text) else text.partition("=")[2]
         scheme = place.partition(":")[0].lower()

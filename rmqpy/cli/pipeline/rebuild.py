@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rmqpy.upgrade.plan.node_context import NodeContext
 
 
-def add_verb(verbs: Commands) -> None:
+def add_verbs(verbs: Commands) -> None:
     text = "rebuild consume queues and key index from the log, as a plan for rmqpy upgrade apply"
     rebuild: Parser = verbs.add_parser("rebuild", help=text, description=text)
     rebuild.add_argument(

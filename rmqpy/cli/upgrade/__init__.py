@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import Parser
-
 if TYPE_CHECKING:
     from rmqpy.cli.parsing import Commands
 
@@ -33,7 +31,7 @@ def add_commands(commands: Commands) -> None:
     upgrade = commands.add_parser(
         "upgrade", help="switch from master and slave to DLedger and back, with plans and proofs"
     )
-    verbs = upgrade.add_subparsers(required=True, metavar="VERB", parser_class=Parser)
+    verbs = upgrade.add_subparsers(required=True, metavar="VERB")
     for module in (
         init,
         driving,

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO, Parser
+from rmqpy.cli.parsing import EXIT_DONE, EXIT_NO
 from rmqpy.cli.terminal import show
 from rmqpy.cli.why.targets import (
     TARGET_HELP,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def add_why(commands: Commands) -> None:
     why = commands.add_parser("why", help="explain what a store or a broker does, with evidence")
-    questions = why.add_subparsers(required=True, metavar="QUESTION", parser_class=Parser)
+    questions = why.add_subparsers(required=True, metavar="QUESTION")
     missing = questions.add_parser(
         "no-message", help="why a group has not received a message, or receives nothing"
     )

@@ -15,13 +15,14 @@ import sys
 from array import array
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec import layout
 from rmqpy.codec.entry import INDEX_UNIT
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE
 from rmqpy.codec.tally.kernel import entry_digest, key_digest, tags_digest, unit_digest
 from rmqpy.codec.units import INDEX_ENTRY, INDEX_SLOT, QUEUE_UNIT, index_entry_position
+from rmqpy.model.values import define
 
 __all__ = [
     "IndexSums",

@@ -45,7 +45,7 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Final, Generic, TypeVar
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec import layout
 from rmqpy.codec.entry import ENTRY_HEADER, encode_index_unit
@@ -68,6 +68,7 @@ from rmqpy.model.flags import (
     has_queue_unit,
 )
 from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.values import define
 
 __all__ = [
     "BLOCK_DIGEST_BYTES",

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.tally.kernel import pooled_digest
 from rmqpy.codec.units import QUEUE_UNIT
+from rmqpy.model.values import define
 
 __all__ = ["OFFSET_MAX", "PooledUnits", "pool_units_in_python"]
 

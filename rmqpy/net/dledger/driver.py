@@ -44,10 +44,10 @@ from rmqpy.dledger.node import (
     Synced,
 )
 from rmqpy.dledger.protocol.messages import Entry
-from rmqpy.dledger.state import UNKNOWN_VOTE, UNREACHED_TERM, DiskState, LedgerEnd, Role
+from rmqpy.dledger.state import UNKNOWN_VOTE, DiskState, LedgerEnd, Role
 from rmqpy.model.clock import Timer
 from rmqpy.model.errors import RemoteProtocolError
-from rmqpy.model.ids import LedgerIndex
+from rmqpy.model.ids import UNREACHED_TERM, LedgerIndex
 from rmqpy.net.dledger.context import DriverDependencies
 from rmqpy.net.dledger.election_record import ElectionRecord
 from rmqpy.net.dledger.peers import PeerTransport

@@ -25,7 +25,7 @@ from rmqpy.model.files import FileSlices, FileSystem
 from rmqpy.pipeline.arrow.message_filter import MessageFilter
 from rmqpy.pipeline.arrow.rows import BATCH_BYTES, MessageColumns, ScanRows
 from rmqpy.pipeline.datasource.options import Options
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 if TYPE_CHECKING:
     import pyarrow

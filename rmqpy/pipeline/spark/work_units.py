@@ -20,7 +20,7 @@ from rmqpy.audit.scan.log_bytes import AHEAD_BYTES, map_log, map_part
 from rmqpy.audit.scan.ranges import WorkRange, split_log
 from rmqpy.codec.search import find_frames
 from rmqpy.model.files import FileSystem
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 __all__ = [
     "Chain",

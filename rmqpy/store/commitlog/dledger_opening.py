@@ -13,7 +13,8 @@ from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.dledger import DLedgerCommitLog, NoLeaderProposer
 from rmqpy.store.commitlog.joined import JoinedCommitLog
 from rmqpy.store.commitlog.opening import OpenedLog, Opening
-from rmqpy.store.files.log_recovery import Framing, clean_start, last_safe_file
+from rmqpy.store.files.framing import Framing
+from rmqpy.store.files.log_recovery import clean_start, last_safe_file
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.ledger.classic_prefix import ClassicPrefix, open_old_log
 from rmqpy.store.ledger.entry_recovery import EntryOpening, EntryPaths, open_entries

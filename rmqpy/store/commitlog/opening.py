@@ -33,10 +33,10 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.log_recovery import (
     KEPT_BYTES_MAX,
     DurablePoint,
-    Framing,
     LogRecovery,
     WalkEnd,
     clean_start,

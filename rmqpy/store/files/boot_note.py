@@ -13,9 +13,8 @@ forcibly, without a restart of the machine keeps its note wrongly: then the note
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 
 BOOT_NOTE_NAME = "boot"
 

@@ -10,7 +10,6 @@ are accessed: with read-ahead, the first write to a queue reads its whole file.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
@@ -263,6 +262,8 @@ def sync_file_system(path: str) -> bool:
     that is far cheaper than syncing each. Return whether it is durable: without the call of Linux,
     the system is only asked to write everything.
     """
+    import ctypes  # few commands create thousands of files
+
     syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
     if syncfs is None:
         os.sync()

@@ -31,7 +31,6 @@ record counts that has a sector of zeros in its properties.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from enum import Enum
 
 from attrs import define, evolve, field
 
@@ -41,6 +40,7 @@ from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.store.files import lost_pages
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.files.record_search import (
@@ -62,13 +62,6 @@ _SEARCH_CHUNK = 1 << 20
 _SECTOR_BYTES = 512
 """The unit in which unsynced bytes are missing after a power loss; pages are multiples of it."""
 _NOTHING_WRITTEN = bytes(_SECTOR_BYTES)
-
-
-class Framing(Enum):
-    """The framing of the records of a log."""
-
-    CLASSIC = "classic"
-    DLEDGER = "dledger"
 
 
 @define(slots=True, frozen=True)

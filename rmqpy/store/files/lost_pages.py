@@ -16,10 +16,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
-
 from rmqpy.codec import backend
 from rmqpy.model.errors import StoreError
+from rmqpy.model.values import define
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

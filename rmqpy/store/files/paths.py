@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
-
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME
 

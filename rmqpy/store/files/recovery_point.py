@@ -16,11 +16,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from attrs import define
-
 from rmqpy.codec.backend import crc32
 from rmqpy.model.files import FileSystem
 from rmqpy.model.steps import Steps, finish
+from rmqpy.model.values import define
 from rmqpy.store.files.mapped_files import MappedFiles
 
 RECOVERY_POINT_NAME = "recovery-point"

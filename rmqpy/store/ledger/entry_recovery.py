@@ -46,10 +46,10 @@ from rmqpy.codec.scan import Scan
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.log_recovery import (
     DurablePoint,
     DurableTailMissingError,
-    Framing,
     LogGap,
     LogRecovery,
     MidLogCorruptionError,

@@ -30,13 +30,12 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final
 
-from attrs import define
-
 from rmqpy.codec.properties import PROPERTY_UNIQ_KEY
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.names import LMQ_PREFIX
 from rmqpy.model.text import time_text
+from rmqpy.model.values import define
 from rmqpy.store.files.paths import StorePaths
 from rmqpy.store.unread.pop import REVIVE_TOPIC_PREFIX, read_pop_records
 from rmqpy.store.unread.raw_log import RawLog

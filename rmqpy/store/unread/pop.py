@@ -29,12 +29,13 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec.properties import PROPERTY_TAGS
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.values import define
 from rmqpy.remoting.fastjson import FastjsonDecodeError, loads
 from rmqpy.store.unread.raw_log import RawLog
 from rmqpy.store.unread.rocksdb_reader import read_rocksdb

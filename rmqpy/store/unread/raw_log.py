@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE, TOPIC_LENGTH_SIZES
@@ -13,6 +13,7 @@ from rmqpy.codec.message import decode_message
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.values import define
 from rmqpy.store.files.paths import StorePaths
 
 _PAGE = 4096

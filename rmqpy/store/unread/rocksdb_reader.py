@@ -23,14 +23,12 @@ Source: RocksDBConsumeQueueTable, RocksDBConsumeQueueOffsetTable, ConfigRocksDBS
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
 
-from attrs import define
-
 from rmqpy.model.errors import StoreError
+from rmqpy.model.values import define
 
 DEFAULT_FAMILY: Final = "default"
 _UNIT: Final = Struct(">qiqq")
@@ -65,6 +63,8 @@ def read_rocksdb(folder: str, family: str = DEFAULT_FAMILY) -> Iterator[tuple[by
 
     Raises StoreError if the library cannot read it.
     """
+    import tempfile  # It imports much, and few stores have such data.
+
     from rocksdict import AccessType, Options, Rdict
 
     with tempfile.TemporaryDirectory(prefix="rmqpy-rocksdb-") as links:

@@ -12,7 +12,7 @@ from bisect import insort
 from collections.abc import Iterator
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec.properties import PROPERTY_REAL_TOPIC, PROPERTY_UNIQ_KEY
 from rmqpy.codec.timers import (
@@ -28,6 +28,7 @@ from rmqpy.codec.timers import (
 )
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.values import define
 from rmqpy.store.unread.raw_log import RawFiles, RawLog, numbered_files
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"

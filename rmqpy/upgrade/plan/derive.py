@@ -26,7 +26,8 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.opening import COMMIT_LOG_SIZE_KEY
 from rmqpy.store.dispatcher import Dispatcher
-from rmqpy.store.files.log_recovery import Framing, LogRecovery, last_safe_file
+from rmqpy.store.files.framing import Framing
+from rmqpy.store.files.log_recovery import LogRecovery, last_safe_file
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.table import ConsumeQueueTable

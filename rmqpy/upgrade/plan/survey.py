@@ -29,7 +29,7 @@ from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, StartProgress
 from rmqpy.model.typed_json import check_types
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 
 SURVEY_FORMAT = 3
 """Since 3: the manifest has no digests of single blocks; who compares requests those of a file that

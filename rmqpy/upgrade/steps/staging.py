@@ -14,7 +14,7 @@ from rmqpy.audit.facts.learned import MD5, Learned
 from rmqpy.audit.replicas.manifest import FileMd5, LogFileDigest
 from rmqpy.audit.scan.ranges import WorkRange
 from rmqpy.model.errors import RmqError
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.mapped_files import file_name
 from rmqpy.upgrade.checks.log_comparison import classic_log
 from rmqpy.upgrade.checks.replica import LocalReplica, Replica

@@ -9,7 +9,7 @@ from rmqpy.audit.facts.log_facts import read_log_facts
 from rmqpy.audit.scan.directory import LogSegments
 from rmqpy.codec import layout
 from rmqpy.config.loading import StoreSettings
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.why.questions.retention_facts import DiskFacts, LogFileFacts, RetentionFacts
 from rmqpy.why.sources.directory import StoreDirectorySource

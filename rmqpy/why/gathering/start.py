@@ -12,7 +12,8 @@ from rmqpy.audit.facts.reader import read_facts
 from rmqpy.audit.scan.directory import LogSegments
 from rmqpy.codec import layout
 from rmqpy.store.files.checkpoint import SAFETY_MARGIN_MS
-from rmqpy.store.files.log_recovery import CLEAN_START_FILES, Framing
+from rmqpy.store.files.framing import Framing
+from rmqpy.store.files.log_recovery import CLEAN_START_FILES
 from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.upgrade_guard import APPLYING, ROLLING_BACK, read_copies, upgrade_work

@@ -41,7 +41,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.message import StoredMessage
 from rmqpy.model.names import TRANSACTION_OP_HALF_TOPIC
-from rmqpy.store.files.log_recovery import Framing
+from rmqpy.store.files.framing import Framing
 from rmqpy.store.unread.pop import PopReceipt, read_rocks_receipts
 from rmqpy.store.unread.rocksdb import POP_FOLDER, is_rocksdb
 from rmqpy.store.unread.rocksdb_reader import can_read_rocksdb

@@ -18,7 +18,8 @@ from harness.store import MemoryRig, read_all, record_at
 from rmqpy.codec import layout
 from rmqpy.codec.properties import PROPERTY_CRC_SIZE, reserve_property_crc, verify_property_crc
 from rmqpy.model.errors import StoreError
-from rmqpy.store.files.log_recovery import Framing, LogRecovery
+from rmqpy.store.files.framing import Framing
+from rmqpy.store.files.log_recovery import LogRecovery
 from rmqpy.store.files.mapped_files import MappedFiles
 from rmqpy.testing.memory_files import MemoryFiles
 
