@@ -14,6 +14,7 @@ only with its mapping.
 from __future__ import annotations
 
 import weakref
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from rmqpy.codec import backend
@@ -65,14 +66,21 @@ known: Final[dict[str, LostRange]] = {}
 """The lost ranges that were found so far, by path. Almost always empty."""
 _unreported: Final[list[LostRange]] = []
 _guarded: Final[dict[int, _Guarded]] = {}
+_numbers: Final = count()
 _free: Final[list[int]] = []
+"""The numbers that were taken and are not in use. Threads map files at the same time, and a mapping
+may end at any line: each number is taken by one call, without looking first."""
 _counted = 0
 
 
 def guard(view: memoryview, path: str, *, is_written: bool) -> None:
     """Survive the loss of pages of a mapping, seen through ``view``, for as long as it exists."""
-    number = _free.pop() if _free else len(_guarded)
+    try:
+        number = _free.pop()
+    except IndexError:
+        number = next(_numbers)
     if not backend.guard_mapping(number, view):
+        _free.append(number)
         return
     ended = weakref.ref(view.obj, lambda _: _forget(number))
     _guarded[number] = _Guarded(ended, path, is_written)
@@ -111,10 +119,10 @@ def raise_if_any() -> None:
 
 def _refresh() -> None:
     global _counted
-    count = backend.lost_pages()
-    if count == _counted:
+    lost_pages = backend.lost_pages()
+    if lost_pages == _counted:
         return
-    _counted = count
+    _counted = lost_pages
     for number, guarded in list(_guarded.items()):
         found = backend.lost_range(number)
         if found is not None:
