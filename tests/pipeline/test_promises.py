@@ -365,6 +365,16 @@ def test_s8_a_view_of_sql_reads_a_store(store_of: StoreOf, spark: SparkSession) 
 
 
 @pytest.mark.spark
+def test_s8_spark_refuses_a_path_in_backticks(store_of: StoreOf, spark: SparkSession) -> None:
+    """It is possible for Spark's own file formats only; the documentation names the error."""
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match="for direct query on files: rocketmq") as refused:
+        spark.sql(f"SELECT topic FROM rocketmq.`{store_of(STORE)}`")
+    assert refused.value.getCondition() == "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
+
+
+@pytest.mark.spark
 def test_s8_a_table_reads_a_store_and_another_receives_rows(
     store_of: StoreOf, spark: SparkSession, live: LiveCluster
 ) -> None:
