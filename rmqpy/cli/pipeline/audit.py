@@ -76,19 +76,22 @@ def _audit(options: argparse.Namespace) -> int:
     from rmqpy.audit.scan.directory import read_directory
     from rmqpy.cli.progress import ProgressLine
     from rmqpy.cli.render_findings import Report
+    from rmqpy.pipeline.spark.stage_progress import JobProgress
 
     places = store_places(options.directories, options)
     as_json = options.format == "json"
     clean = True
     with ExitStack() as stack:
         tables = _tables(options, stack)
-        runners = store_runners(options, places, stack)
+        line = ProgressLine("checked")
+        progress = JobProgress(line)
+        runners = store_runners(options, places, stack, progress)
         picture = _picture(options, places, stack)
-        progress = stack.enter_context(ProgressLine("checked"))
+        stack.enter_context(line)
         for number, place in enumerate(places):
             files, root = place.files, place.root
             print(('{"stores": [' if not number else ",") if as_json else root)
-            report = Report(as_json=as_json, before=progress.clear)
+            report = Report(as_json=as_json, before=line.clear)
             sink: Callable[[list[Finding]], None] = report.findings
             if picture is not None:
                 sink = picture.sink(files, root, sink)

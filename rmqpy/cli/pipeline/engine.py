@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rmqpy.audit.scan.directory import StoreDirectory
     from rmqpy.cli.pipeline.places import StorePlace
     from rmqpy.model.files import FileSystem
+    from rmqpy.pipeline.spark.stage_progress import JobProgress
     from rmqpy.pipeline.spark.work_units import SkippedRange
 
     StoreRunners = Callable[[FileSystem, StoreDirectory], RangeRunner]
@@ -108,11 +109,14 @@ def spark_options(parser: argparse.ArgumentParser) -> None:
 
 
 def store_runners(
-    options: argparse.Namespace, places: list[StorePlace], stack: ExitStack
+    options: argparse.Namespace,
+    places: list[StorePlace],
+    stack: ExitStack,
+    progress: JobProgress | None = None,
 ) -> StoreRunners | None:
     """Return a function that returns the runner for a store, or None to use threads.
 
-    ``stack`` ends the Spark session.
+    ``stack`` ends the Spark session. ``progress`` receives the work of Spark's jobs early.
     """
     if not takes_spark(options, places):
         return None
@@ -120,7 +124,7 @@ def store_runners(
 
     from rmqpy.pipeline.jobs.spark_runner import SparkRunner
 
-    return partial(SparkRunner, spark_of(options, stack))
+    return partial(SparkRunner, spark_of(options, stack), progress=progress)
 
 
 def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = True) -> SparkSession:

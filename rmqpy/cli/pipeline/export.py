@@ -139,6 +139,7 @@ def _export(options: argparse.Namespace) -> int:
     from rmqpy.pipeline.jobs.local_run import local_run
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
     from rmqpy.pipeline.spark.session import check_package
+    from rmqpy.pipeline.spark.stage_progress import JobProgress
 
     places = store_places(options.directories, options, options.to)
     (place,) = places
@@ -156,9 +157,11 @@ def _export(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         # One process, so that the ranges of a file elsewhere share its copy.
         run = map if place.is_remote else local_run(log_bytes(places))
+        line = ProgressLine("exported")
+        progress = JobProgress(line)
         if takes_spark(options, places):
-            run = partial(map_on_spark, spark_of(options, stack))
-        progress = stack.enter_context(ProgressLine("exported"))
+            run = partial(map_on_spark, spark_of(options, stack), progress=progress)
+        stack.enter_context(line)
         export = Export(evolve(plan, progress=progress), run)
         export.run()
     print_skipped(export.skipped)

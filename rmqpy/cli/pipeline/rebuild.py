@@ -132,20 +132,24 @@ def _build(options: argparse.Namespace, node_context: NodeContext, target: str) 
     from rmqpy.pipeline.jobs.local_run import local_run
     from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan
     from rmqpy.pipeline.spark.distributed_map import map_on_spark
+    from rmqpy.pipeline.spark.stage_progress import JobProgress
 
     root = node_context.settings.store_path_root_dir
     with ExitStack() as stack:
         places = [StorePlace(root, node_context.files)]
         run = local_run(log_bytes(places))
+        lines = [ProgressLine(verb) for verb in ("packed", "written")]
+        packing = JobProgress(lines[0])
         if takes_spark(options, places):
-            run = partial(map_on_spark, spark_of(options, stack))
-        lines = [stack.enter_context(ProgressLine(verb)) for verb in ("packed", "written")]
+            run = partial(map_on_spark, spark_of(options, stack), progress=packing)
+        for line in lines:
+            stack.enter_context(line)
         plan = RebuildPlan(
             root=root,
             target=target,
             settings=node_context.settings,
             range_bytes=options.range_bytes,
-            packing=lines[0],
+            packing=packing,
             writing=lines[1],
         )
         rebuild = Rebuild(plan, run)

@@ -226,6 +226,7 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
     """Return the replicas in the given order; ``derived`` includes queues and key index."""
     from rmqpy.audit.replicas.replica_set import LocalReplicaStore
     from rmqpy.cli.progress import ProgressLine
+    from rmqpy.pipeline.spark.stage_progress import JobProgress
     from rmqpy.upgrade.checks.replica import LocalReplica
     from rmqpy.upgrade.plan.survey import SurveyPlan
 
@@ -244,8 +245,10 @@ def _replicas(options: argparse.Namespace, *, derived: bool) -> list[LocalReplic
     options.places = dict(zip(uris, places, strict=True))
     with ExitStack() as stack:
         local = [StorePlace(each.root, each.files) for each in local_replicas(options)]
-        options.runners = store_runners(options, [*local, *places], stack)
-        progress = stack.enter_context(ProgressLine("checked"))
+        line = ProgressLine("checked")
+        progress = JobProgress(line)
+        options.runners = store_runners(options, [*local, *places], stack, progress)
+        stack.enter_context(line)
         for name, place in options.places.items():
             plan = SurveyPlan(name=name, root=place.root, now_ms=now_ms)
             found[name] = _audit_replica(

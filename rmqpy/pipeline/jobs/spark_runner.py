@@ -27,6 +27,7 @@ from rmqpy.audit.scan.ranges import RangeResult, WorkRange, audit_range
 from rmqpy.codec.tally.kernel import TallyPlan
 from rmqpy.model.files import FileSystem
 from rmqpy.pipeline.spark.distributed_map import WAVE_UNITS, map_on_spark
+from rmqpy.pipeline.spark.stage_progress import JobProgress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,19 +113,28 @@ class SparkRunner:
         files: FileSystem,
         directory: StoreDirectory,
         wave: int = WAVE_UNITS,
+        progress: JobProgress | None = None,
     ) -> None:
         self._session = session
         self._files = files
         self._directory = directory
         self._wave = wave
+        self._progress = progress
         self._driver = ThreadRunner(files, workers=1)
 
     def run(self, ranges: Iterable[WorkRange], plan: TallyPlan) -> Iterator[RangeResult]:
         task = RangeTask.of(plan, self._files, self._directory)
-        return map_on_spark(self._session, task, ranges, self._wave)
+        return map_on_spark(self._session, task, ranges, self._wave, self._progress)
 
     def md5s(self, parts: Iterable[FilePart]) -> Iterator[FileSums]:
-        return map_on_spark(self._session, partial(file_md5s, self._files), parts, self._wave)
+        return map_on_spark(
+            self._session,
+            partial(file_md5s, self._files),
+            parts,
+            self._wave,
+            self._progress,
+            lambda part: self._files.size_of(part.path),
+        )
 
     def map(self, do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
         rest = iter(items)

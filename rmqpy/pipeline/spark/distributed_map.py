@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqpy import __version__
 from rmqpy.audit.checks.engine import ordered_map
+from rmqpy.audit.scan.ranges import WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.pipeline.spark.stage_progress import JobProgress
 
 if TYPE_CHECKING:
     import pyarrow
@@ -41,16 +43,33 @@ TASKS_PER_CORE: Final = 2
 ANSWER_SCHEMA: Final = "number long, answer binary"
 
 
+def bytes_of_range(unit: Any) -> int:
+    """Return the size of the range of a work unit, 0 for other units."""
+    work = getattr(unit, "work", unit)
+    return work.stop - work.start if isinstance(work, WorkRange) else 0
+
+
 def map_on_spark(
-    session: SparkSession, do: Callable[[T], R], units: Iterable[T], wave: int = WAVE_UNITS
+    session: SparkSession,
+    do: Callable[[T], R],
+    units: Iterable[T],
+    wave: int = WAVE_UNITS,
+    progress: JobProgress | None = None,
+    size_of: Callable[[T], int] = bytes_of_range,
 ) -> Iterator[R]:
     """Yield ``do(unit)`` for every work unit, in order; ``do``, units, and results are pickled.
 
-    ``wave`` is the number of units per wave. Raise RmqError if Spark gives up on a unit.
+    ``wave`` is the number of units per wave. ``progress`` receives the work of a wave before its
+    results are yielded, in the unit of ``size_of``. Raise RmqError if Spark gives up on a unit.
     """
-    for answers in ordered_map(
-        lambda wave: _run_wave(session, do, wave), _waves(units, wave), CONCURRENT_WAVES
-    ):
+
+    def run(wave: tuple[T, ...]) -> list[R]:
+        if progress is None:
+            return _run_wave(session, do, wave)
+        with progress.watched(session, sum(map(size_of, wave))):
+            return _run_wave(session, do, wave)
+
+    for answers in ordered_map(run, _waves(units, wave), CONCURRENT_WAVES):
         yield from answers
 
 
