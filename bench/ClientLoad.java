@@ -22,15 +22,20 @@ import org.apache.rocketmq.common.message.MessageQueue;
 public final class ClientLoad {
     private static final byte[] BODY = new byte[128];
     private static final int IN_FLIGHT = 256, BATCHES_IN_FLIGHT = 16, BATCH = 16, PULL = 32;
+    private static final int CLOCK_EVERY = 64;
 
     private static final OperatingSystemMXBean SYSTEM =
         (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
     private static final CountDownLatch ENDED = new CountDownLatch(1);
-    private static long count, begin, end, startCount, startCpu, startTime;
+    private static long count, next, begin, end, startCount, startCpu, startTime;
 
     /** Counts messages, and returns whether to go on. */
     static synchronized boolean add(int messages) {
         count += messages;
+        if (count < next) {
+            return ENDED.getCount() > 0;
+        }
+        next = count + CLOCK_EVERY;
         long now = System.nanoTime();
         if (startTime == 0) {
             if (now >= begin) {

@@ -31,6 +31,7 @@ from rmqpy.client import (
 )
 
 BODY: Final = b"x" * 128
+BODY_BYTES: Final = len(BODY)
 IN_FLIGHT: Final = 256
 BATCHES_IN_FLIGHT: Final = 16
 BATCH: Final = 16
@@ -46,6 +47,14 @@ async def repeat(count: int, once: Callable[[], Awaitable[bool]]) -> None:
             pass
 
     await asyncio.gather(*(loop() for _ in range(count)))
+
+
+def whole(messages: Sequence[MessageExt]) -> int:
+    """Return how many messages have the expected body."""
+    found = 0
+    for each in messages:
+        found += len(each.body) == BODY_BYTES
+    return found
 
 
 async def produce(mode: str, namesrv: str, topic: str, group: str, meter: Meter) -> None:
@@ -82,7 +91,7 @@ async def pull(namesrv: str, topic: str, group: str, meter: Meter) -> None:
                     if result.status is not PullStatus.FOUND:
                         break
                     offset = result.next_begin_offset
-                    if not meter.add(sum(len(each.body) == len(BODY) for each in result.messages)):
+                    if not meter.add(whole(result.messages)):
                         return
 
 
@@ -90,7 +99,7 @@ async def push(namesrv: str, topic: str, group: str, meter: Meter) -> None:
     ended = asyncio.Event()
 
     async def consume(messages: Sequence[MessageExt]) -> None:
-        if not meter.add(sum(len(each.body) == len(BODY) for each in messages)):
+        if not meter.add(whole(messages)):
             ended.set()
 
     settings = PushSettings(from_where=FROM_FIRST)
