@@ -11,16 +11,16 @@ A point is one broker on a store that this script writes, with a name server bes
 start_s, start_cpu_s from exec to the first accepted connection; ``killed_``: after SIGKILL
 stop_s               from SIGTERM to the end of the process
 idle_share           CPU time without requests, as a share of a core
-send, round_robin    messages per CPU-second: to one queue, and to all queues in turn: the first
-                     message of each since the start, and ``_again`` after it
-pull                 messages per CPU-second, in batches of 32
+send, round_robin    messages per CPU-second of a broker of its own: to one queue, and to all queues
+                     in turn: the first message of each since the start, and ``_again`` after three
+pull                 messages per CPU-second, in batches of 32, of the same broker
 turn_ms              the CPU time of the longest turn of the loop: idle, and while one queue
                      receives messages and one topic a second is created (``loop_turns.py``)
 anon_mib             anonymous memory
 ===================  ====================================================================
 
-Periods are shortened, so that every periodic work runs in each phase: flushes of the queues,
-registration, persistence of offsets, cleaning, statistics.
+For the turns, periods are shortened, so that every periodic work runs in each phase: flushes of the
+queues, registration, persistence of offsets, cleaning, statistics. The rates have the usual ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import frozen
+from attrs import evolve, frozen
 from compare import JVM, build_generator, log
 from load_target import cpu_seconds
 from report import machine
@@ -94,16 +94,18 @@ CHANGES: Final = 5
 FLUSHED_EVERY: Final = 10_000
 """The messages of a new store between two flushes: each open queue needs a mapping."""
 LOAD_SECONDS: Final = "1"
-PERIODS: Final = {
-    "flushConsumeQueueThoroughInterval": "3000",
-    "flushConsumerOffsetInterval": "3000",
-    "registerNameServerPeriod": "10000",
-    "cleanResourceInterval": "5000",
+SETTINGS: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "fileReservedTime": "480",
     # A request that is refused is not measured.
     "waitTimeMillsInSendQueue": "10000",
     "waitTimeMillsInPullQueue": "10000",
+}
+SHORT_PERIODS: Final = {
+    "flushConsumeQueueThoroughInterval": "3000",
+    "flushConsumerOffsetInterval": "3000",
+    "registerNameServerPeriod": "10000",
+    "cleanResourceInterval": "5000",
 }
 HOST: Final = (bytes([127, 0, 0, 1]), 10911)
 FOLDER: Final = Path(__file__).parent
@@ -192,22 +194,25 @@ class Bench:
             namesrv=f"127.0.0.1:{names[0]}",
             store=store,
             sizes={},
-            settings=PERIODS,
+            settings=SETTINGS,
         )
         with RmqpySite(work).namesrv("names", names[0]):
-            broker = site.broker("broker", spec)
+            plain = site.broker("plain", spec)
+            broker = site.broker("broker", evolve(spec, settings={**SETTINGS, **SHORT_PERIODS}))
             if kind == "rmqpy":
                 command = broker.argv[broker.argv.index("rmqpy.cli") + 1 :]
                 program = str(FOLDER / "loop_turns.py")
                 broker.argv[:] = [sys.executable, program, str(work / "turns.json"), *command]
             try:
-                figures = self._measure(broker, point, kind)
+                figures = self._measure_turns(broker, point, kind)
+                figures |= self._measure_rates(plain, point)
             finally:
                 broker.kill()
+                plain.kill()
         subprocess.run(["rm", "-rf", str(work)], check=True)
         return figures
 
-    def _measure(self, broker: ServerProcess, point: Point, kind: str) -> dict[str, Any]:
+    def _measure_turns(self, broker: ServerProcess, point: Point, kind: str) -> dict[str, Any]:
         figures: dict[str, Any] = {}
         figures["start_s"], figures["start_cpu_s"] = started(broker)
         turns = Turns(broker, broker.directory.parent / "turns.json", kind)
@@ -221,18 +226,8 @@ class Bench:
             figures["idle_turns_ms"] = turns.take()
             check_held(waiting)
             one = self._load(broker, "one", [send(point.topics[0])])
-            every = [
-                send(topic, queue_id=number)
-                for number in range(QUEUES_OF_TOPIC)
-                for topic in point.topics
-            ]
-            figures["send"] = one["messages_per_server_cpu_s"]
-            first = self._load(broker, "all", every, "--count", str(len(every)), "--warmup", "0")
-            figures["round_robin"] = first["messages_per_server_cpu_s"]
-            figures["round_robin_again"] = self._load(broker, "all", every)[
-                "messages_per_server_cpu_s"
-            ]
-            figures["pull"] = self._pull(broker, point.topics[0])["messages_per_server_cpu_s"]
+            self._load_each(broker, point)
+            self._pull(broker, point.topics[0])
             turns.take()
             change_topics(broker)
             time.sleep(QUIET_SECONDS)
@@ -241,11 +236,26 @@ class Bench:
         begin = time.monotonic()
         broker.stop(timeout_s=READY_SECONDS_MAX)
         figures["stop_s"] = round(time.monotonic() - begin, 2)
+        return figures
+
+    def _measure_rates(self, broker: ServerProcess, point: Point) -> dict[str, Any]:
         started(broker)
-        self._load(broker, "all", every)
+        rounds = [self._load_each(broker, point) for _ in range(3)]
+        rates = {
+            "send": self._load(broker, "one", [send(point.topics[0])]),
+            "round_robin": rounds[0],
+            "round_robin_again": self._load(broker, "all", each_queue(point)),
+            "pull": self._pull(broker, point.topics[0]),
+        }
+        figures = {name: result["messages_per_server_cpu_s"] for name, result in rates.items()}
         broker.kill()
         figures["killed_start_s"], figures["killed_start_cpu_s"] = started(broker)
         return figures
+
+    def _load_each(self, broker: ServerProcess, point: Point) -> dict[str, Any]:
+        """Send one message to each queue."""
+        every = each_queue(point)
+        return self._load(broker, "all", every, "--count", str(len(every)), "--warmup", "0")
 
     def _load(
         self,
@@ -281,6 +291,13 @@ class Bench:
         if result["refused"]:
             log(f"  {result['refused']} refused: {result['refusals']}")
         return result
+
+
+def each_queue(point: Point) -> list[RemotingCommand]:
+    """Return a send to each queue."""
+    return [
+        send(topic, queue_id=number) for number in range(QUEUES_OF_TOPIC) for topic in point.topics
+    ]
 
 
 @frozen

@@ -83,7 +83,8 @@ class TurnRecorder:
         self.total_ns += used_ns
         name = self._callback
         if used_ns > SAMPLED_MS * 1_000_000:
-            found = self._places.most_common(PLACES_COUNT)
+            # A copy, because a signal may add a place at any time.
+            found = Counter(dict(self._places)).most_common(PLACES_COUNT)
             name = "; ".join([name, *(f"{place} {count}" for place, count in found)])
         _keep_longest(self.longest, (used_ns, name))
 

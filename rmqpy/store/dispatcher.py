@@ -30,7 +30,8 @@ from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.table import ConsumeQueueTable
 from rmqpy.store.results import Arrival
 
-STEP_RECORDS = 4096
+STEP_RECORDS = 512
+"""Records that one step in Python dispatches; each may be the first of its queue."""
 ALL = 1 << 62
 SMALL_LAG_BYTES = 1 << 20
 """An index that lags behind the queues by at most this catches up at once."""

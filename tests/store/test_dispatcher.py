@@ -5,6 +5,7 @@ is correct.
 from __future__ import annotations
 
 import json
+from itertools import count
 
 import pytest
 from harness.store import MemoryRig, bodies_of
@@ -81,6 +82,23 @@ def test_messages_are_accepted_at_once_with_the_correct_offsets(rig: MemoryRig) 
     assert settle(store) > 10
     assert not is_rebuilding(store)
     assert bodies_of(store) == {rig.draft(number).body for number in range(COUNT + 3)}
+    store.shutdown()
+
+
+@pytest.mark.parametrize(("step_ms", "records"), [(0, COUNT), (2, 9), (9, 3)])
+def test_a_turn_dispatches_for_some_milliseconds(
+    rig: MemoryRig, monkeypatch: pytest.MonkeyPatch, step_ms: int, records: int
+) -> None:
+    monkeypatch.setattr("rmqpy.store.startup.DISPATCHED_AT_START", 0)
+    monkeypatch.setattr("rmqpy.store.message_store.DISPATCH_STEP", 1)
+    monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 3)
+    store = after_kill(rig).open()
+    times = count(1, step_ms)
+    monkeypatch.setattr(type(store._clock), "monotonic_ms", lambda _clock: next(times))
+    store.dispatch()
+    assert len(bodies_of(store)) == records
+    settle(store)
+    assert len(bodies_of(store)) == COUNT
     store.shutdown()
 
 
