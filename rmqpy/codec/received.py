@@ -47,6 +47,13 @@ class ReceivedRecords:
         self.bodies.append(data[start:body_end])
         return end
 
+    def extend(self, others: ReceivedRecords) -> None:
+        """Add the records of ``others``."""
+        self.records += others.records
+        self.queue_offsets += others.queue_offsets
+        self.compressed += others.compressed
+        self.bodies += others.bodies
+
 
 def received_records(body: bytes) -> tuple[ReceivedRecords, InvalidRecordError | None]:
     """Return the records of a response body, and the error at which reading stopped, if any."""

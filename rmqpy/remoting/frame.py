@@ -82,6 +82,7 @@ _PLAIN_HEADER: Final = re.compile(
     rb'\{"code":%b,"flag":%b,"language":"JAVA","opaque":%b,"serializeTypeCurrentRPC":"JSON",'
     rb'"version":%b\}' % ((_PLAIN_NUMBER,) * 4)
 )
+_PLAIN_BYTES_MAX: Final = len(_PLAIN % ((INT32_MAX,) * 4))
 _ONLY_TEXTS = {str}
 _JSON_BLANKS: Final = " \t\n\r"
 _NUMBERS: Final = ("code", "opaque", "flag", "version")
@@ -153,7 +154,7 @@ def decode_command(frame: memoryview) -> RemotingCommand:
         )
     if header_length > MAX_HEADER:
         raise RemoteProtocolError(f"header length {header_length} is larger than {MAX_HEADER}")
-    if serialize_type == SERIALIZE_JSON:
+    if serialize_type == SERIALIZE_JSON and header_length <= _PLAIN_BYTES_MAX:
         plain = _PLAIN_HEADER.fullmatch(frame, WORD_BYTES, header_end)
         if plain is not None:
             code, flag, opaque, version = map(int, plain.groups())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from itertools import repeat
@@ -306,6 +306,8 @@ _set_received_properties = slot_setter(MessageExt, "properties")
 _set_stored_bytes = slot_setter(MessageExt, "stored_bytes")
 _set_received_body = slot_setter(MessageExt, "body")
 _set_record = slot_setter(_DecodedLater, "_record")
+_run_through: Callable[[Iterable[object]], None] = deque[object](maxlen=0).extend
+"""Takes all items of an iterable and keeps none."""
 
 
 def _set_decoded(message: object, stored: StoredMessage) -> None:
@@ -322,20 +324,17 @@ def messages_of(queue: MessageQueue, found: ReceivedRecords) -> list[MessageExt]
     """Return the messages of a pull from ``queue``."""
     # One field of all messages after the other, by functions in C only: no Python frame a message.
     messages = list(map(_new, repeat(MessageExt, len(found.records))))
-    for set_field, values in (
-        (_set_queue, repeat(queue)),
-        (_set_offset, found.queue_offsets),
-        (_set_stored_bytes, map(len, found.bodies)),
-        (_set_record, found.records),
-    ):
-        deque(map(set_field, messages, values), maxlen=0)
+    _run_through(map(_set_queue, messages, repeat(queue)))
+    _run_through(map(_set_offset, messages, found.queue_offsets))
+    _run_through(map(_set_stored_bytes, messages, map(len, found.bodies)))
+    _run_through(map(_set_record, messages, found.records))
     if any(found.compressed):
         plain = zip(messages, found.bodies, found.compressed, strict=True)
         for message, body, is_compressed in plain:
             if not is_compressed:
                 _set_received_body(message, body)
     else:
-        deque(map(_set_received_body, messages, found.bodies), maxlen=0)
+        _run_through(map(_set_received_body, messages, found.bodies))
     return messages
 
 

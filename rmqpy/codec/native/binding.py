@@ -155,27 +155,34 @@ def walk_records(
 
 def received_records(body: bytes) -> tuple[ReceivedRecords, InvalidRecordError | None]:
     """See :func:`rmqpy.codec.received.received_records`."""
-    found = ReceivedRecords()
-    position, end = 0, len(body)
-    data = ffi.from_buffer("uint8_t[]", body)
-    cells = ffi.new("int64_t[]", _RECEIVED_ROWS * _RECEIVED_COLUMNS)
-    while position < end:
-        count = lib.rmq_received(data, end, position, cells, _RECEIVED_ROWS)
-        if count:
-            row = ffi.unpack(cells, count * _RECEIVED_COLUMNS)
-            ends = row[1::_RECEIVED_COLUMNS]
-            found.records += map(body.__getitem__, map(slice, row[0::_RECEIVED_COLUMNS], ends))
-            found.queue_offsets += row[2::_RECEIVED_COLUMNS]
-            found.compressed += row[3::_RECEIVED_COLUMNS]
-            bodies = map(slice, row[4::_RECEIVED_COLUMNS], row[5::_RECEIVED_COLUMNS])
-            found.bodies += map(body.__getitem__, bodies)
-            position = ends[-1]
-            continue
-        try:  # A record of another form, or an invalid one.
+    found, position = _measured_records(body, 0)
+    while position < len(body):
+        try:  # A record of another form, an invalid one, or one after many.
             position = found.add(body, position)
         except InvalidRecordError as fault:
             return found, fault
+        others, position = _measured_records(body, position)
+        found.extend(others)
     return found, None
+
+
+def _measured_records(body: bytes, position: int) -> tuple[ReceivedRecords, int]:
+    """Return the records from ``position`` that one call measures, and their end."""
+    cells = ffi.new("int64_t[]", _RECEIVED_ROWS * _RECEIVED_COLUMNS)
+    data = ffi.from_buffer("uint8_t[]", body)
+    count = lib.rmq_received(data, len(body), position, cells, _RECEIVED_ROWS)
+    if not count:
+        return ReceivedRecords(), position
+    row = ffi.unpack(cells, count * _RECEIVED_COLUMNS)
+    starts, ends = row[0::_RECEIVED_COLUMNS], row[1::_RECEIVED_COLUMNS]
+    bodies, body_ends = row[4::_RECEIVED_COLUMNS], row[5::_RECEIVED_COLUMNS]
+    found = ReceivedRecords(
+        [body[start:end] for start, end in zip(starts, ends)],  # noqa: B905
+        row[2::_RECEIVED_COLUMNS],
+        row[3::_RECEIVED_COLUMNS],
+        [body[start:end] for start, end in zip(bodies, body_ends)],  # noqa: B905
+    )
+    return found, ends[-1]
 
 
 def magic_places(view: memoryview, start: int, stop: int) -> Iterator[int]:
