@@ -21,6 +21,7 @@ from rmqpy.codec.hashes import java_text
 from rmqpy.codec.layout import BLANK_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.packing import PackedUnits, QueueEnds
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
+from rmqpy.model.clock import Clock
 from rmqpy.model.errors import StoreError
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.ids import PhysicalOffset
@@ -33,6 +34,10 @@ from rmqpy.store.results import Arrival
 STEP_RECORDS = 512
 """Records that one step in Python dispatches; each may be the first of its queue."""
 ALL = 1 << 62
+STEP_BYTES = 32 << 10
+"""The part of the log that is dispatched before the clock is read: the first message of a queue
+since the start costs as much as hundreds of others.
+"""
 SMALL_LAG_BYTES = 1 << 20
 """An index that lags behind the queues by at most this catches up at once."""
 
@@ -147,6 +152,16 @@ class Dispatcher:
         if 0 < self.queue_cursor - self.index_cursor <= SMALL_LAG_BYTES:
             with suppress(StoreError):  # Damage after the index cursor must not stop the queues.
                 self.index_step()
+
+    def run_for(self, duration_ms: int, bytes_max: int, clock: Clock) -> None:
+        """Dispatch like :meth:`run`, but begin no further step after ``duration_ms``."""
+        end_ms, left, before = clock.monotonic_ms() + duration_ms, bytes_max, -1
+        while left > 0 and self.queue_cursor != before:
+            before = self.queue_cursor
+            self.run(min(left, STEP_BYTES))
+            if not self.behind_bytes or clock.monotonic_ms() >= end_ms:
+                return
+            left -= self.queue_cursor - before
 
     def queue_ends_ahead(self) -> dict[tuple[bytes, int], int]:
         """Return the next offsets of the queues that have messages between the cursor and

@@ -44,11 +44,8 @@ __all__ = ["MessageStore", "StoreContext", "open_store"]
 
 DISPATCHED_AT_ONCE = 8 << 20
 """The maximum number of bytes of the log that one turn dispatches."""
-DISPATCH_STEP = 32 << 10
 DISPATCH_MS = 5
-"""The time after which a turn begins no further step of ``DISPATCH_STEP`` bytes: the first message
-of a queue since the start costs as much as hundreds of others.
-"""
+"""The time after which a turn dispatches no more."""
 INDEX_AT_STOP = 64 << 20
 """The lag of the key index, in bytes of the log, up to which a stop completes it: half a second."""
 INDEX_RETRY_MS = 1000
@@ -133,7 +130,7 @@ class MessageStore:
         if self._dispatch_failed:
             return
         try:
-            self._dispatch_slice()
+            self.dispatcher.run_for(DISPATCH_MS, DISPATCHED_AT_ONCE, self._clock)
             if not self.health.is_healthy:
                 self.health.wrote(Writer.DERIVED)
         except OSError as error:
@@ -145,16 +142,6 @@ class MessageStore:
             self._dispatch_failed = True
             self.health.fail(f"dispatching to the consume queues failed: {error}")
             raise
-
-    def _dispatch_slice(self) -> None:
-        dispatcher, end_ms = self.dispatcher, self._clock.monotonic_ms() + DISPATCH_MS
-        left, before = DISPATCHED_AT_ONCE, -1
-        while left > 0 and dispatcher.queue_cursor != before:
-            before = dispatcher.queue_cursor
-            dispatcher.run(min(left, DISPATCH_STEP))
-            if not dispatcher.behind_bytes or self._clock.monotonic_ms() >= end_ms:
-                return
-            left -= dispatcher.queue_cursor - before
 
     def catch_up_index(self) -> bool:
         """Run one bounded step of building a key index that lags. Return True if it still lags.

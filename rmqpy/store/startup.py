@@ -35,8 +35,9 @@ from rmqpy.store.unread.data import check_no_unread
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
 DISPATCHED_AT_START = 32 << 20
-"""The number of bytes of the log that are dispatched before a start returns; the rest follows while
-the store serves requests.
+DISPATCHED_AT_START_MS = 1000
+"""The number of bytes of the log that are dispatched before a start returns, and the time for that;
+the rest follows while the store serves requests.
 """
 
 
@@ -163,7 +164,7 @@ def _start_locked(
     # What is dispatched again is on the disk after the next flush only.
     checkpoint.lower(queue_cursor)
     dispatcher.start(queue_cursor, index_cursor)
-    dispatcher.run(DISPATCHED_AT_START)
+    dispatcher.run_for(DISPATCHED_AT_START_MS, DISPATCHED_AT_START, context.clock)
     queues.correct_min_offsets(opened.log.min_offset)
     return StoreParts(
         opened,

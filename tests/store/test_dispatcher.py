@@ -16,6 +16,7 @@ from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
 from rmqpy.store.commitlog.interface import ScanRange
 from rmqpy.store.dispatcher import ArrivalListener
 from rmqpy.store.message_store import MessageStore
+from rmqpy.testing.manual_scheduler import ManualScheduler
 
 POINT = "rmqpy/recovery-point"
 COUNT = 60
@@ -90,13 +91,30 @@ def test_a_turn_dispatches_for_some_milliseconds(
     rig: MemoryRig, monkeypatch: pytest.MonkeyPatch, step_ms: int, records: int
 ) -> None:
     monkeypatch.setattr("rmqpy.store.startup.DISPATCHED_AT_START", 0)
-    monkeypatch.setattr("rmqpy.store.message_store.DISPATCH_STEP", 1)
+    monkeypatch.setattr("rmqpy.store.dispatcher.STEP_BYTES", 1)
     monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 3)
     store = after_kill(rig).open()
     times = count(1, step_ms)
     monkeypatch.setattr(type(store._clock), "monotonic_ms", lambda _clock: next(times))
     store.dispatch()
     assert len(bodies_of(store)) == records
+    settle(store)
+    assert len(bodies_of(store)) == COUNT
+    store.shutdown()
+
+
+def test_a_start_dispatches_for_a_limited_time(
+    rig: MemoryRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqpy.store.startup.DISPATCHED_AT_START_MS", 20)
+    monkeypatch.setattr("rmqpy.store.dispatcher.STEP_BYTES", 1)
+    monkeypatch.setattr("rmqpy.store.dispatcher.STEP_RECORDS", 3)
+    rig = after_kill(rig)
+    times = count(1, 6)
+    with monkeypatch.context() as patched:
+        patched.setattr(ManualScheduler, "monotonic_ms", lambda _clock: next(times))
+        store = rig.open()
+    assert len(bodies_of(store)) == 12
     settle(store)
     assert len(bodies_of(store)) == COUNT
     store.shutdown()
