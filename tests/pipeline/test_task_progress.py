@@ -208,4 +208,4 @@ def test_a_terminal_shows_progress_and_a_pipe_does_not(
     os.close(reader)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", drawn.decode())
     shown = re.findall(rf"{verb} [\d.]+ [KM]?i?B of ([\d.]+ [KM]iB), ", plain)
-    assert len(shown) > 2 and set(shown) <= {"256.0 KiB", "512.0 KiB"}, plain
+    assert shown and set(shown) <= {"256.0 KiB", "512.0 KiB"}, plain
