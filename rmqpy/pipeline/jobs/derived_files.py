@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from attrs import define, field
@@ -48,23 +48,33 @@ LONG: Final = struct.Struct(">q")
 
 @define(slots=True, frozen=True)
 class ByteRange:
-    """``count`` items at ``position`` of a range's file; ``first`` is their first queue offset."""
+    """``count`` keys at ``position`` of the file of a range."""
 
     path: str
     position: int
     count: int
-    first: int = 0
 
 
-@define(slots=True, frozen=True, kw_only=True)
-class QueueFileUnit:
-    """One queue; its spans are in the order of the log and have ``units`` units."""
+SPAN: Final = 4
+"""The numbers of a span: that of the range, position in its file, number of units, and queue offset
+of the first one.
+"""
+
+
+class QueueFileUnit(NamedTuple):
+    """One queue. ``spans`` has :data:`SPAN` numbers for each, in the order of the log.
+
+    A tuple, because there may be 50,000, and other values take longer to pickle.
+    """
 
     topic: str
     queue_id: int
-    spans: tuple[ByteRange, ...]
-    units: int
-    file_size: int
+    spans: list[int]
+
+    @property
+    def units(self) -> int:
+        """The number of units."""
+        return sum(self.spans[2::SPAN])
 
     def path_of(self, path: str) -> str:
         """Return the path below ``consumequeue`` of a file of the queue."""
@@ -74,18 +84,28 @@ class QueueFileUnit:
     def is_plain(self) -> bool:
         """Whether the queue starts at 0 and has no gap, so that its files are just its units."""
         expected = 0
-        for span in self.spans:
-            if span.first != expected:
+        for count, first in zip(self.spans[2::SPAN], self.spans[3::SPAN], strict=True):
+            if first != expected:
                 return False
-            expected += span.count
-        return self.file_size % QUEUE_UNIT_SIZE == 0
+            expected += count
+        return True
 
 
 @define(slots=True, frozen=True)
 class QueueBatch:
-    """The queues of one work unit, sorted by topic."""
+    """The queues of one work unit, sorted by topic, and the length of their files.
+
+    ``paths`` has the files of the ranges by their numbers.
+    """
 
     queues: tuple[QueueFileUnit, ...]
+    file_size: int
+    paths: tuple[str, ...]
+
+    @property
+    def units(self) -> int:
+        """The number of units of all queues."""
+        return sum(queue.units for queue in self.queues)
 
     def by_topic(self) -> Iterator[tuple[str, list[QueueFileUnit]]]:
         """Yield (topic, its queues in this batch)."""
@@ -122,10 +142,10 @@ class BuiltFile:
     """The built folder ``path`` (with a folder for each topic of a batch, named by its number) or
     file of the index.
 
-    ``contents`` has the queue files. ``begin_ms`` is the store time of an index file's first entry.
+    ``items`` is the number of units or keys. ``contents`` has the queue files. ``begin_ms`` is the
+    store time of an index file's first entry.
     """
 
-    unit: QueueBatch | IndexFileUnit
     path: str
     items: int
     contents: tuple[FileContent, ...] = ()
@@ -159,62 +179,67 @@ class FileTask:
             for queue in queues:
                 folder = f"{path}/{number}/{queue.queue_id}"
                 os.mkdir(folder)
-                build = self._write_files if queue.is_plain else self._build_queue
-                contents += build(queue, folder)
+                is_plain = queue.is_plain and unit.file_size % QUEUE_UNIT_SIZE == 0
+                build = self._write_files if is_plain else self._build_queue
+                contents += build(unit, queue, folder)
         sync_file_system(path)
-        return BuiltFile(
-            unit=unit,
-            path=path,
-            items=sum(queue.units for queue in unit.queues),
-            contents=tuple(contents),
-        )
+        return BuiltFile(path=path, items=unit.units, contents=tuple(contents))
 
-    def _write_files(self, unit: QueueFileUnit, path: str) -> Iterator[FileContent]:
+    def _write_files(
+        self, batch: QueueBatch, unit: QueueFileUnit, path: str
+    ) -> Iterator[FileContent]:
         """Write the files of a plain queue: their units, then zeros."""
-        size, first, waiting = unit.file_size, 0, bytearray()
-        for _, units in self._unit_chunks(unit):
+        size, first, waiting = batch.file_size, 0, bytearray()
+        for _, units in self._unit_chunks(batch, unit):
             waiting += units
             while len(waiting) >= size:
-                yield self._write_file(unit, f"{path}/{first:020d}", waiting[:size])
+                file = f"{path}/{first:020d}"
+                yield self._write_file(unit.path_of(file), file, waiting[:size], size)
                 del waiting[:size]
                 first += size
         if waiting:
-            yield self._write_file(unit, f"{path}/{first:020d}", waiting)
+            file = f"{path}/{first:020d}"
+            yield self._write_file(unit.path_of(file), file, waiting, size)
 
-    def _write_file(self, unit: QueueFileUnit, path: str, units: bytearray) -> FileContent:
+    def _write_file(self, name: str, path: str, units: bytearray, size: int) -> FileContent:
         stored_ms = self._stored_ms(QUEUE_UNIT.unpack_from(units, len(units) - QUEUE_UNIT_SIZE)[0])
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
         try:
             written = os.write(descriptor, units)
             while written < len(units):  # The disk is full, and says so now, or it was a signal.
                 written += os.write(descriptor, memoryview(units)[written:])
-            os.ftruncate(descriptor, unit.file_size)
+            os.ftruncate(descriptor, size)
             if stored_ms is not None:
                 os.utime(descriptor, ns=(stored_ms * NS_PER_MS, stored_ms * NS_PER_MS))
         finally:
             os.close(descriptor)
-        return content_of(unit.path_of(path), unit.file_size, units)
+        return content_of(name, size, units)
 
     def _view(self, path: str, *, scattered: bool) -> memoryview:
         if path not in self._views:
             self._views[path] = map_file(OsFileSystem(), path, scattered=scattered)
         return self._views[path]
 
-    def _unit_chunks(self, unit: QueueFileUnit) -> Iterator[tuple[int, memoryview]]:
+    def _unit_chunks(
+        self, batch: QueueBatch, unit: QueueFileUnit
+    ) -> Iterator[tuple[int, memoryview]]:
         """Yield (queue offset of the first unit, units) of a queue, in the order of the log."""
-        for span in unit.spans:
-            view = self._view(span.path, scattered=False)
-            for done in range(0, span.count, CHUNK_UNITS):
-                count = min(CHUNK_UNITS, span.count - done)
-                position = span.position + done * QUEUE_UNIT_SIZE
-                yield span.first + done, view[position : position + count * QUEUE_UNIT_SIZE]
+        numbers = iter(unit.spans)
+        for number, position, units, first in zip(numbers, numbers, numbers, numbers, strict=True):
+            view = self._view(batch.paths[number], scattered=False)
+            for done in range(0, units, CHUNK_UNITS):
+                count = min(CHUNK_UNITS, units - done)
+                start = position + done * QUEUE_UNIT_SIZE
+                yield first + done, view[start : start + count * QUEUE_UNIT_SIZE]
 
-    def _build_queue(self, unit: QueueFileUnit, path: str) -> Iterator[FileContent]:
+    def _build_queue(
+        self, batch: QueueBatch, unit: QueueFileUnit, path: str
+    ) -> Iterator[FileContent]:
         """Write the files of a queue with gaps, as the broker fills them."""
         files = OsFileSystem()
-        queue = ConsumeQueue(files, path, unit.file_size)
+        queue = ConsumeQueue(files, path, batch.file_size)
         try:
-            for first, units in self._unit_chunks(unit):
+            for first, units in self._unit_chunks(batch, unit):
                 queue.put_run(first, units)
             ends = [(file.path, _last_unit(file.view)) for file in queue.segments]
             for file in queue.segments:
@@ -284,7 +309,7 @@ def _build_index(unit: IndexFileUnit, path: str) -> BuiltFile:
         items, begin_ms = header.index_count - 1, header.begin_timestamp_ms
     finally:
         file.close()
-    return BuiltFile(unit=unit, path=path, items=items, begin_ms=begin_ms)
+    return BuiltFile(path=path, items=items, begin_ms=begin_ms)
 
 
 def _put_keys(file: IndexFile, keys: bytes) -> None:

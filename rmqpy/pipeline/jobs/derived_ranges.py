@@ -3,13 +3,19 @@
 The units are the same as those of the broker's dispatch. For each range one file is written, which
 only :mod:`.derived_files` reads: units and then keys, in the format of :mod:`rmqpy.codec.packing`.
 
-A run is a gapless sequence in one queue. It is described by one small value, so the driver never
+A run is a gapless sequence in one queue. It is described by three numbers, so the driver never
 holds a message. The runs of a queue must join: if one does not start at the queue offset at which
 the previous one ended, messages are missing or duplicated.
+
+With 50,000 queues there are as many runs in a range. They travel between processes as one array,
+because pickling as many objects takes longer than packing their units.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 from attrs import define, field
@@ -23,27 +29,30 @@ from rmqpy.pipeline.spark.work_units import OpenWorkUnit, WorkUnit, WorkUnitResu
 from rmqpy.store.dispatcher import set_deliver_times
 from rmqpy.store.files.disk import OsFileSystem
 
-__all__ = ["DeriveTask", "DerivedRange", "UnitRun"]
+__all__ = ["DeriveTask", "DerivedRange", "Queue"]
 
-
-@define(slots=True, frozen=True)
-class UnitRun:
-    """``count`` units from queue offset ``first`` on, at ``position`` of the range's file."""
-
-    topic: bytes
-    queue_id: int
-    first: int
-    count: int
-    position: int
+Queue = tuple[bytes, int]
+"""(topic, queue id)."""
 
 
 @define(slots=True, frozen=True, kw_only=True)
 class DerivedRange(WorkUnitResult):
-    """The runs of units in a range; ``keys`` key entries are at ``keys_position`` of ``path``."""
+    """The runs of units in a range; ``keys`` key entries are at ``keys_position`` of ``path``.
 
-    runs: tuple[UnitRun, ...] = ()
+    ``queues`` has the queue of each run, and ``numbers`` has three numbers for each.
+    """
+
+    queues: tuple[Queue, ...] = ()
+    numbers: array[int] = field(factory=lambda: array("q"))
     keys: int = 0
     keys_position: int = 0
+
+    def runs(self) -> Iterator[tuple[Queue, int, int, int]]:
+        """Yield (queue, queue offset of the first unit, number of units, their position in the
+        file of the range) of each run; those of a queue are in the order of the log.
+        """
+        numbers = iter(self.numbers)
+        return zip(self.queues, numbers, numbers, numbers, strict=True)
 
 
 @define(slots=True)
@@ -67,24 +76,20 @@ class DeriveTask:
 
     def __call__(self, unit: WorkUnit) -> DerivedRange:
         opened = OpenWorkUnit(unit, self.files)
-        path: str | None = None
-        runs: list[UnitRun] = []
-        keys = keys_position = 0
-        if opened.places is not None:
-            packing = _Packing(self)
-            for scan, view, count in opened.walk.scans(*opened.places):
-                packing.take(scan, view, count)
-            path, runs, keys, keys_position = packing.write()
-        return DerivedRange(
-            **opened.outcome(path), runs=tuple(runs), keys=keys, keys_position=keys_position
-        )
+        if opened.places is None:
+            return DerivedRange(**opened.outcome(None))
+        packing = _Packing(self)
+        for scan, view, count in opened.walk.scans(*opened.places):
+            packing.take(scan, view, count)
+        written = packing.write()
+        return DerivedRange(**opened.outcome(written.pop("path", None)), **written)
 
 
 class _Packing:
     def __init__(self, task: DeriveTask) -> None:
         self._task = task
-        self._open: dict[tuple[bytes, int], _UnitRun] = {}
-        self._done: list[tuple[tuple[bytes, int], _UnitRun]] = []
+        self._open: dict[Queue, _UnitRun] = {}
+        self._done: list[tuple[Queue, _UnitRun]] = []
         self._keys = bytearray()
 
     def take(self, scan: Scan, view: memoryview, count: int) -> None:
@@ -104,26 +109,32 @@ class _Packing:
             run.next += units
         self._keys += packed.keys
 
-    def _begin(self, queue: tuple[bytes, int], queue_offset: int) -> _UnitRun:
+    def _begin(self, queue: Queue, queue_offset: int) -> _UnitRun:
         before = self._open.get(queue)
         if before is not None:
             self._done.append((queue, before))
         run = self._open[queue] = _UnitRun(queue_offset, queue_offset)
         return run
 
-    def write(self) -> tuple[str | None, list[UnitRun], int, int]:
-        """Write the file and return (path, runs, number of keys, position of the keys).
-
-        The runs of each queue are in order. The path is None if there is nothing to write.
+    def write(self) -> dict[str, Any]:
+        """Write the file and return its path, and the fields of a :class:`DerivedRange`; nothing if
+        there is nothing to write.
         """
         done = [*self._done, *self._open.items()]
         if not done and not self._keys:
-            return None, [], 0, 0
+            return {}
         path = f"{self._task.folder}/{uuid4().hex}"
-        runs, position = [], 0
+        numbers, position = array("q"), 0
         with open(path, "xb") as file:
-            for (topic, queue_id), run in done:
-                runs.append(UnitRun(topic, queue_id, run.first, run.next - run.first, position))
-                position += file.write(run.units)
+            for _, run in done:
+                numbers.extend((run.first, run.next - run.first, position))
+                position += len(run.units)
+            file.write(b"".join([run.units for _, run in done]))
             file.write(self._keys)
-        return path, runs, len(self._keys) // KEY.size, position
+        return {
+            "path": path,
+            "queues": tuple(queue for queue, _ in done),
+            "numbers": numbers,
+            "keys": len(self._keys) // KEY.size,
+            "keys_position": position,
+        }

@@ -40,7 +40,7 @@ from rmqpy.pipeline.jobs.derived_files import (
     QueueFileUnit,
     content_of,
 )
-from rmqpy.pipeline.jobs.derived_ranges import DerivedRange, DeriveTask
+from rmqpy.pipeline.jobs.derived_ranges import DerivedRange, DeriveTask, Queue
 from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
 from rmqpy.store.files.disk import OsFileSystem, sync_file_system
 from rmqpy.store.index.index_file import index_file_name
@@ -118,7 +118,10 @@ class Rebuild:
     skipped: list[SkippedRange] = field(factory=list)
     contents: list[FileContent] = field(factory=list)
     """All files below ``consumequeue``."""
-    _spans: dict[tuple[bytes, int], list[ByteRange]] = field(factory=dict)
+    _paths: list[str] = field(factory=list)
+    """The files of the ranges."""
+    _spans: dict[Queue, list[int]] = field(factory=dict)
+    """The spans of each queue, as :class:`QueueFileUnit` has them."""
     _key_spans: list[ByteRange] = field(factory=list)
     _built: set[tuple[str, int]] = field(factory=set)
 
@@ -163,25 +166,30 @@ class Rebuild:
         self.skipped += derived.skipped
         if derived.path is None:
             return
-        for run in derived.runs:
-            spans = self._spans.setdefault((run.topic, run.queue_id), [])
-            expected = spans[-1].first + spans[-1].count if spans else run.first
-            if run.first != expected:
-                topic = java_text(run.topic)
-                self.breaks.append(QueueBreak(topic, run.queue_id, run.first, expected))
-            spans.append(ByteRange(derived.path, run.position, run.count, run.first))
+        number, known = len(self._paths), self._spans
+        self._paths.append(derived.path)
+        for queue, first, count, position in derived.runs():
+            spans = known.get(queue)
+            if spans is None:
+                known[queue] = [number, position, count, first]
+                continue
+            expected = spans[-1] + spans[-2]
+            if first != expected:
+                self.breaks.append(QueueBreak(java_text(queue[0]), queue[1], first, expected))
+            spans += number, position, count, first
         if derived.keys:
             self._key_spans.append(ByteRange(derived.path, derived.keys_position, derived.keys))
 
     def _build(self, directory: StoreDirectory) -> None:
         plan = self.plan
         task = FileTask(folder=f"{plan.target}/{TEMPORARY}", logs=directory.logs)
-        units: list[QueueBatch | IndexFileUnit] = [*_batches(self._queue_units(directory))]
+        size, paths = plan.settings.mapped_file_size_consume_queue, tuple(self._paths)
+        batches = _batches(self._queue_units(directory))
+        units: list[QueueBatch | IndexFileUnit] = [QueueBatch(b, size, paths) for b in batches]
         units += self._index_units()
         newest = ""
         plan.writing.expect(sum(map(_unit_bytes, units)))
-        for built in self.run_units(task, units):
-            unit = built.unit
+        for unit, built in zip(units, self.run_units(task, units), strict=True):
             if isinstance(unit, QueueBatch):
                 self._place_queues(built, unit)
             else:
@@ -218,9 +226,7 @@ class Rebuild:
             yield QueueFileUnit(
                 topic=name,
                 queue_id=queue_id,
-                spans=tuple(spans),
-                units=sum(span.count for span in spans),
-                file_size=self.plan.settings.mapped_file_size_consume_queue,
+                spans=spans,
             )
 
     def _index_units(self) -> Iterator[IndexFileUnit]:
@@ -261,22 +267,23 @@ class Rebuild:
 def _unit_bytes(unit: QueueBatch | IndexFileUnit) -> int:
     """Return the size in bytes of the units or keys in the files."""
     if isinstance(unit, QueueBatch):
-        return QUEUE_UNIT.size * sum(queue.units for queue in unit.queues)
+        return QUEUE_UNIT.size * unit.units
     return INDEX_ENTRY_SIZE * sum(span.count for span in unit.spans)
 
 
-def _batches(queues: Iterable[QueueFileUnit]) -> Iterator[QueueBatch]:
+def _batches(queues: Iterable[QueueFileUnit]) -> Iterator[tuple[QueueFileUnit, ...]]:
     """Yield the queues in batches of a limited number of queues and units."""
     batch: list[QueueFileUnit] = []
     units = 0
     for queue in queues:
-        if batch and (len(batch) == BATCH_QUEUES or units + queue.units > BATCH_UNITS):
-            yield QueueBatch(tuple(batch))
+        count = queue.units
+        if batch and (len(batch) == BATCH_QUEUES or units + count > BATCH_UNITS):
+            yield tuple(batch)
             batch, units = [], 0
         batch.append(queue)
-        units += queue.units
+        units += count
     if batch:
-        yield QueueBatch(tuple(batch))
+        yield tuple(batch)
 
 
 def _parts(spans: list[ByteRange], size: int) -> Iterator[tuple[ByteRange, ...]]:
