@@ -129,7 +129,7 @@ class _Packing:
             for _, run in done:
                 numbers.extend((run.first, run.next - run.first, position))
                 position += len(run.units)
-            file.write(b"".join([run.units for _, run in done]))
+            file.writelines(run.units for _, run in done)
             file.write(self._keys)
         return {
             "path": path,
