@@ -184,7 +184,7 @@ def test_unreadable_offsets_and_topics_are_reported(live: LiveCluster, reading: 
         ({"startingOffsets": "soon"}, "expected earliest, latest, or JSON"),
         ({"startingOffsets": '{"a": 1}'}, "do not have the shape"),
         ({"startingOffset": "latest"}, "has no option startingoffset"),
-        ({"startingOffsets": "latest", "startingTimestamp": 1}, "give either"),
+        ({"startingOffsets": "latest", "startingTimestamp": 1}, "expected one of them"),
     ]
     for options, message in cases:
         with pytest.raises(PySparkException, match=message):
