@@ -840,6 +840,9 @@ int rmq_rewind_index(rmq_index_walk *state);
 uint8_t *rmq_map_file(int32_t descriptor, int64_t length, int writable);
 void rmq_unmap_file(uint8_t *begin, int64_t length);
 
+/* Return memory that is zero, and takes no time until it is used; NULL if there is none. rmq_unmap_file frees it. */
+uint8_t *rmq_map_zeros(int64_t length);
+
 /* Read only the pages of a mapping that are accessed, and none ahead. */
 void rmq_advise_random(uint8_t *begin, int64_t length);
 

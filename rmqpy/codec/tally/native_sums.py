@@ -6,7 +6,7 @@ C adds consecutive units of the same log file to one row, and returns when the r
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import Any, Final
 
 from rmqpy._native import ffi, lib
 from rmqpy.codec.tally.derived_sums import IndexSums, SlotState, UnitSums
@@ -56,6 +56,17 @@ def rewind_index(
     return newest if lib.rmq_rewind_index(state) else None
 
 
+def _zeros(count: int) -> Any:
+    """Return memory for ``count`` int32 that takes no time until it is used: a table of slots has
+    20 MB, of which a small index uses little.
+    """
+    size = 4 * max(count, 1)
+    begin = lib.rmq_map_zeros(size)
+    if not begin:
+        raise MemoryError
+    return ffi.buffer(ffi.gc(begin, lambda pointer: lib.rmq_unmap_file(pointer, size)), size)
+
+
 def walk_index(
     view: memoryview,
     slot_count: int,
@@ -69,7 +80,7 @@ def walk_index(
     result = IndexSums()
     columns = lib.RMQ_KEY_COLUMNS
     rows = array("q", bytes(8 * columns * _ROWS))
-    first, newest = since or (1, array("i", bytes(4 * slot_count)))
+    first, newest = since or (1, _zeros(slot_count))
     state = ffi.new("rmq_index_walk *")
     kept = (
         ffi.from_buffer("uint8_t[]", view),
