@@ -57,8 +57,9 @@ def test_invalid_names_are_refused_before_anything_is_written(
         }
         await clients[False].call(requests_with_names(Random(0), "T", "n")["pull_topic"])
         groups = site.root / "store" / "config" / "subscriptionGroup.json"
-        while not (groups.exists() and b'"Group"' in groups.read_bytes()):
-            await asyncio.sleep(0.005)  # The group of the pulls is saved.
+        topics = site.root / TOPICS
+        while not (groups.exists() and b'"Group"' in groups.read_bytes() and topics.exists()):
+            await asyncio.sleep(0.005)  # The group of the pulls is saved, and the broker's topics.
         before = contents(site.root)
         count = 0
         for kind in KINDS:
