@@ -191,9 +191,6 @@ Every measured load at which rmqpy does less than Java:
 |---|---|---|
 {slower}
 
-The first message of a queue creates its folder and file before the answer; Java creates them
-afterwards.
-
 ## A broker under load
 
 ![How many times better than Java, by load](../plots/beside-java.svg)
@@ -224,12 +221,12 @@ has a disk of its own.
 `python bench/requests.py`, requests per CPU-second of the broker, medians. {requests_load}
 [Raw data](../../bench/results/{requests})
 
-| request | Java 4.9.7 | rmqpy | ratio |
-|---|---|---|---|
+| request | Java 4.9.7 | rmqpy | ratio | Rust |
+|---|---|---|---|---|
 {request_rows}
 
-In `send-8000-queues` the warm-up of this run had not reached all queues of rmqpy, so most of its
-sends are the first of their queue. Each request is described in
+Rust is the crate `rocketmq-broker` 1.0.0 with its defaults (`--rust`), one round of another run. An
+empty cell: it refused the request, or was not measured. Each request is described in
 [bench/README.md](../../bench/README.md#other-requests).
 
 ## The client
@@ -273,7 +270,7 @@ def page() -> str:
         live=newest(LIVE).name,
         requests_load=_load(of_requests),
         requests=requests.name,
-        request_rows="\n".join(_pairs(of_requests, "messages_per_server_cpu_s")),
+        request_rows="\n".join(_with_rust(of_requests)),
         clients_load=_load(of_clients),
         clients=clients.name,
         client_rows="\n".join(_pairs(of_clients, "messages_per_cpu_s")),
@@ -303,6 +300,14 @@ def _medians(content: Mapping[str, Any], figure: str) -> Iterator[tuple[str, flo
 def _pairs(content: Mapping[str, Any], figure: str) -> Iterator[str]:
     for name, java, ours in _medians(content, figure):
         yield f"| {name} | {_short(java)} | {_short(ours)} | {ours / java:.3g} |"
+
+
+def _with_rust(content: Mapping[str, Any]) -> Iterator[str]:
+    figure = "messages_per_server_cpu_s"
+    for name, row in zip(content["results"], _pairs(content, figure), strict=True):
+        rounds = content["results"][name].get("rust", ())
+        served = [each[figure] for each in rounds if not each["refused"]]
+        yield f"{row} {_short(statistics.median(served)) if served else ''} |"
 
 
 def _slower(

@@ -3,6 +3,7 @@
     python bench/requests.py                          every request, three rounds
     python bench/requests.py --only pull-sql lock-4   some requests
     python bench/requests.py --kinds rmqpy            without Java; prints figures but no ratios
+    python bench/requests.py --rust BINARY            also the broker of the crate rocketmq-broker
 
 Each request is built once and repeated by ``rmqload.c --mode replay`` over 4 connections with 16 in
 flight each. The server under load runs on core 0, the generator on core 1; the other servers are
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -23,7 +26,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from compare import BROKER_CORE, GENERATOR_CORE, JVM, build_generator, log
 from conditions import stopped, use_memory
 from load_target import LoadTarget
@@ -59,6 +62,8 @@ class Server:
 
     target: LoadTarget
     stored: Stored
+    may_refuse: bool = False
+    """Whether a request that it always refuses is left out instead of an error."""
 
 
 @frozen
@@ -70,6 +75,7 @@ class Options:
     warm_seconds: float
     memory_mb: int
     output: Path | None
+    rust: Path | None = None
 
 
 @define
@@ -87,13 +93,13 @@ class Bench:
                     others = [other.target for other in servers.values() if other is not server]
                     with stopped(others):
                         result = self._load(request, server, warm=not turn)
-                    if turn:
+                    if turn and result is not None:
                         self.results.setdefault(request.name, {}).setdefault(kind, []).append(
                             result
                         )
             log(f"  {line_of(request.name, self.results[request.name])}")
 
-    def _load(self, request: Request, server: Server, *, warm: bool) -> dict[str, Any]:
+    def _load(self, request: Request, server: Server, *, warm: bool) -> dict[str, Any] | None:
         options = self.options
         frames = self.root / "frames"
         commands = request.build(server.stored)
@@ -116,6 +122,9 @@ class Bench:
         done = subprocess.run(
             command_line, capture_output=True, text=True, timeout=300, check=False
         )
+        if done.returncode and server.may_refuse:
+            log(f"  {request.name}: refused by {server.stored.broker_name}: {done.stderr.strip()}")
+            return None
         if done.returncode:
             raise SystemExit(
                 f"{request.name}: {' '.join(command_line)} ended with {done.returncode}:"
@@ -138,7 +147,7 @@ def line_of(name: str, results: dict[str, list[dict[str, Any]]]) -> str:
         f"{kind} {rate:>9,.0f} /CPU-s, p50 {p50:8.3f}, p99 {p99:8.3f} ms"
         for kind, (rate, p50, p99) in figures.items()
     ]
-    if len(figures) == len(KINDS):
+    if figures.keys() >= set(KINDS):
         cells.append(f"{figures['rmqpy'][0] / figures['java'][0]:5.2f} x")
     return f"{name:24} " + "   ".join(cells)
 
@@ -156,10 +165,33 @@ def medians(results: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[float, 
 
 
 @define
+class RustSite:
+    """Brokers of the crate rocketmq-broker, with name servers of rmqpy."""
+
+    others: RmqpySite
+    binary: Path
+
+    @property
+    def root(self) -> Path:
+        return self.others.root
+
+    def namesrv(self, name: str, port: int) -> ServerProcess:
+        return self.others.namesrv(name, port)
+
+    def broker(self, name: str, spec: BrokerSpec) -> ServerProcess:
+        settings = {k: v for k, v in spec.settings.items() if k != "diskMaxUsedSpaceRatio"}
+        server = self.others.broker(name, evolve(spec, settings=settings))  # it refuses that key
+        server.argv[:] = [str(self.binary), "-c", str(server.directory / "broker.conf")]
+        server.ready = re.compile(rb"started successfully")
+        server.environment = {**os.environ, "ROCKETMQ_HOME": str(server.directory)}
+        return server
+
+
+@define
 class Site:
     """Where the servers of one kind are started, and their ports."""
 
-    site: RmqpySite | JavaSite
+    site: RmqpySite | JavaSite | RustSite
     ports: list[PortBlock] = field(factory=list)
 
     def name_server(self, name: str) -> ServerProcess:
@@ -183,8 +215,8 @@ class Site:
         return process
 
 
-def sites_of(kinds: Sequence[str], root: Path) -> dict[str, Site]:
-    """Return a site for each kind of server."""
+def sites_of(kinds: Sequence[str], root: Path, rust: Path | None = None) -> dict[str, Site]:
+    """Return a site for each kind of server, and for ``rust``, the program of the crate."""
     sites = {}
     if "java" in kinds:
         home = JavaHome()
@@ -194,6 +226,8 @@ def sites_of(kinds: Sequence[str], root: Path) -> dict[str, Site]:
     if "rmqpy" in kinds:
         bytecode = {"PYTHONPYCACHEPREFIX": str(root / "bytecode")}
         sites["rmqpy"] = Site(RmqpySite(root / "rmqpy", environment=bytecode))
+    if rust is not None:
+        sites["rust"] = Site(RustSite(RmqpySite(root / "rust"), rust.absolute()))
     return sites
 
 
@@ -216,7 +250,8 @@ def measure_brokers(bench: Bench, requests: Sequence[Request], sites: dict[str, 
             namesrv = deps.enter_context(site.name_server("namesrv"))
             broker = deps.enter_context(site.broker(namesrv, f"bench-{kind}"))
             log(f"{kind}: filling the broker")
-            servers[kind] = Server(LoadTarget([broker], ()), fill(broker.address, f"bench-{kind}"))
+            stored = fill(broker.address, f"bench-{kind}")
+            servers[kind] = Server(LoadTarget([broker], ()), stored, kind not in KINDS)
         bench.measure(requests, servers)
 
 
@@ -224,6 +259,8 @@ def measure_name_servers(bench: Bench, requests: Sequence[Request], sites: dict[
     with ExitStack() as deps:
         servers = {}
         for kind, site in sites.items():
+            if kind not in KINDS:
+                continue
             process = deps.enter_context(site.name_server("namesrv-alone"))
             servers[kind] = Server(LoadTarget([process], ()), Stored(kind, process.address))
         bench.measure(requests, servers)
@@ -236,6 +273,9 @@ def parse(arguments: Sequence[str]) -> Options:
     names = [request.name for request in (*BROKER_REQUESTS, *NAME_SERVER_REQUESTS)]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="REQUEST")
     add_load_options(parser, "request", 1.0)
+    parser.add_argument(
+        "--rust", type=Path, metavar="BINARY", help="also measure rocketmq-broker-rust"
+    )
     given = parser.parse_args(arguments)
     return Options(
         tuple(given.only),
@@ -245,6 +285,7 @@ def parse(arguments: Sequence[str]) -> Options:
         given.warm,
         given.memory_mb,
         given.output,
+        given.rust,
     )
 
 
@@ -252,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if arguments is None else arguments)
     with tempfile.TemporaryDirectory(prefix="rmqpy-bench-") as folder:
         root = Path(folder)
-        sites = sites_of(options.kinds, root)
+        sites = sites_of(options.kinds, root, options.rust)
         bench = Bench(options, root, build_generator(root))
         try:
             for measure, known in (
