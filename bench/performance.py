@@ -284,7 +284,7 @@ def _row(row: Mapping[str, Any]) -> str:
 
 
 def _load(content: Mapping[str, Any]) -> str:
-    return f"The machine also did other work (load {content['machine']['load_before']:.0f})."
+    return f"The load before the run was {content['machine']['load_before']:.1f}."
 
 
 def _medians(content: Mapping[str, Any], figure: str) -> Iterator[tuple[str, float, float]]:
