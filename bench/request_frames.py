@@ -68,8 +68,8 @@ FILLED: Final = 1_000
 MANY_TOPICS: Final = 2_000
 FIRST_TOPICS: Final = 200
 SETTLE_SECONDS_MAX: Final = 60
-ONCE: Final = 4_000
-"""The requests of a round that can be sent only once."""
+ENDS: Final = 40_000
+"""The transactions that a round ends: enough that their CPU time is not a few ticks of 10 ms."""
 
 NEW_TOPICS: Final = 300
 PULL_COUNT: Final = 32
@@ -356,7 +356,7 @@ def ends(what: int) -> Callable[[Stored], list[RemotingCommand]]:
 
 def _ends(stored: Stored, what: int) -> list[RemotingCommand]:
     with BlockingConnection(stored.address, timeout_s=60) as connection:
-        halves = [half(number) for number in range(ONCE)]
+        halves = [half(number) for number in range(ENDS)]
         return [
             RemotingCommand.request(
                 RequestCode.END_TRANSACTION,
