@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
@@ -130,13 +131,91 @@ class Pending:
     """A request without an answer."""
 
     timeout_ms: int
-    done: Reply
     close_on_timeout: bool
     sent_ms: int = 0
 
     @property
     def deadline_ms(self) -> int:
         return self.sent_ms + self.timeout_ms
+
+    def done(self, response: RemotingCommand | None, fault: RmqError | None) -> None:
+        raise NotImplementedError
+
+
+@define(slots=True, eq=False, repr=False)
+class _CallbackRequest(Pending):
+    callback: Reply = field(kw_only=True)
+
+    def done(self, response: RemotingCommand | None, fault: RmqError | None) -> None:
+        self.callback(response, fault)
+
+
+@define(slots=True, eq=False, repr=False)
+class _AwaitedRequest(Pending):
+    """A request whose response one task awaits, directly after it was sent.
+
+    A response resumes the task at once, within the read that completes it. A Future of asyncio
+    resumes it in the next turn of the loop, after another poll of all sockets, which costs as much
+    as all else that the client does to receive a response.
+    """
+
+    _loop: asyncio.AbstractEventLoop = field(kw_only=True)
+    _asyncio_future_blocking: bool = field(default=False, init=False)
+    """Marks the class as compatible with a Future of asyncio, and an object as awaited."""
+    _wake: Callable[[Any], object] | None = field(default=None, init=False)
+    _context: Context | None = field(default=None, init=False)
+    _response: RemotingCommand | None = field(default=None, init=False)
+    _fault: BaseException | None = field(default=None, init=False)
+
+    def done(self, response: RemotingCommand | None, fault: RmqError | None) -> None:
+        wake = self._wake
+        if wake is None:  # The task was cancelled.
+            return
+        self._response, self._fault = response, fault
+        if fault is not None:
+            self._wake_later()
+            return
+        self._wake = None
+        assert self._context is not None
+        try:
+            self._context.run(wake, self)
+        except RuntimeError:  # Another task runs: nothing of this one has run yet.
+            self._loop.call_soon(wake, self, context=self._context)
+
+    # -- the protocol of asyncio.Future, as far as a task uses it
+
+    def __await__(self) -> Generator[Any, None, RemotingCommand]:
+        self._asyncio_future_blocking = True
+        yield self
+        assert self._response is not None
+        return self._response
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def add_done_callback(self, wake: Callable[[Any], object], *, context: Context) -> None:
+        self._wake, self._context = wake, context
+
+    def cancel(self, msg: object = None) -> bool:
+        if self._wake is None:
+            return False
+        self._fault = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        self._wake_later()
+        return True
+
+    def result(self) -> RemotingCommand | None:
+        fault, self._fault = self._fault, None
+        if fault is None:
+            return self._response
+        try:
+            raise fault
+        finally:
+            del fault  # Its traceback refers to this frame.
+
+    def _wake_later(self) -> None:
+        assert self._wake is not None
+        self._loop.call_soon(self._wake, self, context=self._context)
+        self._wake = None
 
 
 class RemotingClient:
@@ -180,7 +259,7 @@ class RemotingClient:
         done: Reply,
         pieces: Sequence[bytes] = (),
     ) -> None:
-        self._request(address, command, pieces, Pending(timeout_ms, done, False))
+        self._request(address, command, pieces, _CallbackRequest(timeout_ms, False, callback=done))
 
     def oneway(self, address: str, command: RemotingCommand) -> None:
         try:
@@ -201,20 +280,13 @@ class RemotingClient:
         connection = link.connection if link is not None else None
         if connection is not None and self._is_behind(connection):
             timeout_ms = await self._drained(address, connection, timeout_ms)
-        answer: asyncio.Future[RemotingCommand] = self._scheduler.loop.create_future()
-
-        def done(response: RemotingCommand | None, fault: RmqError | None) -> None:
-            if answer.done():  # the caller was cancelled
-                return
-            if response is not None:
-                answer.set_result(response)
-            else:
-                assert fault is not None
-                answer.set_exception(fault)
-
-        close = self._client_limits.close_socket_if_timeout
-        self._request(address, request, (), Pending(timeout_ms, done, close))
-        return await answer
+        pending = _AwaitedRequest(
+            timeout_ms,
+            self._client_limits.close_socket_if_timeout,
+            loop=self._scheduler.loop,
+        )
+        self._request(address, request, (), pending)
+        return await pending
 
     async def invoke_oneway(self, address: str, request: Request, timeout_ms: int = 3_000) -> None:
         """Send like ``oneway``, but return once the frame is queued on a connection. A server that

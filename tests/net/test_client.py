@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
 
 import pytest
 from harness.net import EchoHandler, InLoop, SkewedScheduler, until
@@ -14,7 +16,7 @@ from rmqpy.model.errors import ConnectionLostError, NetworkError, RmqError
 from rmqpy.net.client import ClientLimits, RemotingClient, parse_address
 from rmqpy.net.connection import ConnectionLimits, RemotingConnection
 from rmqpy.net.server.server import RemotingServer
-from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
+from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.frame import MAX_FRAME, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
 
@@ -117,6 +119,130 @@ def test_200_parallel_requests_share_one_connection(in_loop: InLoop, handler: Ec
         await client.close()
         await server.close()
         assert scheduler.failure_log.failures == 0
+
+    in_loop(main)
+
+
+class Answered:
+    """A client whose requests are answered together, in one read."""
+
+    def __init__(self, scheduler: SkewedScheduler, peer: socket.socket, address: str) -> None:
+        self.client = RemotingClient(scheduler)
+        self.peer = peer
+        self.address = address
+        self.failures = scheduler.failure_log
+
+    async def ask(self, name: bytes) -> bytes:
+        return (await self.client.invoke(self.address, request(body=name), 60_000)).body
+
+
+@asynccontextmanager
+async def answered(scheduler: SkewedScheduler) -> AsyncIterator[Answered]:
+    """Yield a connected client; its peer answers what ``answer_all`` is called for."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        listener.setblocking(False)
+        host, port = listener.getsockname()
+        world = Answered(scheduler, listener, f"{host}:{port}")
+        first = asyncio.create_task(world.ask(b"first"))
+        world.peer, _ = await scheduler.loop.sock_accept(listener)
+        with world.peer:
+            world.peer.setblocking(True)
+            await answer_all(world.peer, 1)
+            assert await first == b"first"
+            yield world
+            await world.client.close()
+
+
+def test_a_response_resumes_its_task_within_the_read(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each task has its own context there, and its error is its own."""
+    happened: list[str] = []
+    take_in = RemotingConnection.take_in
+    name: ContextVar[str] = ContextVar("name")
+
+    def take_in_and_note(connection: RemotingConnection, data: memoryview) -> None:
+        take_in(connection, data)
+        happened.append("read")
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+
+            async def ask(own: str) -> None:
+                name.set(own)
+                assert (await world.ask(own.encode())).decode() == own == name.get()
+                happened.append(own)
+                raise LookupError(own)
+
+            tasks = [asyncio.create_task(ask(each)) for each in ("a", "b")]
+            await asyncio.sleep(0)
+            monkeypatch.setattr(RemotingConnection, "take_in", take_in_and_note)
+            await answer_all(world.peer, 2)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [repr(each) for each in results] == ["LookupError('a')", "LookupError('b')"]
+            assert happened == ["a", "b", "read"]
+            assert (world.client.pending, world.failures.failures) == (0, 0)
+
+    in_loop(main)
+
+
+def test_a_task_resumed_by_a_response_may_cancel_the_next_one(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+
+            async def first() -> None:
+                await world.ask(b"first")
+                assert second.cancel()
+
+            task = asyncio.create_task(first())
+            second = asyncio.create_task(world.ask(b"second"))
+            await asyncio.sleep(0)
+            await answer_all(world.peer, 2)
+            await task
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            assert (world.client.pending, world.failures.failures) == (0, 0)
+
+    in_loop(main)
+
+
+def test_a_task_resumed_by_a_response_may_close_the_client(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+
+            async def first() -> None:
+                await world.ask(b"first")
+                await world.client.close()
+
+            task = asyncio.create_task(first())
+            others = [asyncio.create_task(world.ask(b"other")) for _ in range(3)]
+            await asyncio.sleep(0)
+            await answer_all(world.peer, 4)
+            await task
+            for other in others:
+                with pytest.raises(NetworkError, match="closing"):
+                    await other
+            assert (world.client.pending, world.failures.failures) == (0, 0)
+
+    in_loop(main)
+
+
+def test_a_response_received_while_another_task_runs_resumes_its_task_later(
+    in_loop: InLoop,
+) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+            asking = asyncio.create_task(world.ask(b"later"))
+            await asyncio.sleep(0)
+            (connection,) = world.client._by_connection
+            (opaque,) = world.client._by_connection[connection].pending
+            response = RemotingCommand(0, opaque, FLAG_RESPONSE, body=b"now")
+            connection.take_in(memoryview(encode_command(response)))
+            assert not asking.done()
+            assert await asking == b"now"
+            assert (world.client.pending, world.failures.failures) == (0, 0)
 
     in_loop(main)
 
