@@ -38,6 +38,7 @@ from rmqpy.client.core.message import (
     SendResult,
     SendStatus,
     check_message,
+    is_plain,
     plain_batch_body,
     property_string,
     send_result,
@@ -95,6 +96,7 @@ _NUMBERS = varying_fields(
 _TEXTS = varying_fields(SendMessageRequestHeaderV2, ("properties",))
 """The fields in which the sends of one topic to one broker differ."""
 
+_WAIT, _WAIT_NOT = f"{PROPERTY_WAIT}\x01true", f"{PROPERTY_WAIT}\x01false"
 _BATCH_ITEM_OVERHEAD = 22
 TRACE_GROUP = "_INNER_TRACE_PRODUCER"
 
@@ -481,21 +483,21 @@ class Producer(GroupMember):
             reserved = {PROPERTY_TRANSACTION_PREPARED: "true", PROPERTY_PRODUCER_GROUP: self.group}
             sys_flag |= TRANSACTION_PREPARED
         properties = property_string(message, unique_id, reserved)
-        return _EncodedMessage(
-            message.topic, body, properties, sys_flag, message.flag, unique_id, False
-        )
+        flag = 0 if is_plain(message) else message.flag
+        return _EncodedMessage(message.topic, body, properties, sys_flag, flag, unique_id, False)
 
     def _encode_batch(self, messages: Sequence[Message]) -> _EncodedMessage:
         if not messages:
             raise InvalidMessageError("the batch has no messages")
         first, bytes_max = messages[0], self._settings.body_bytes_max
         check_message(first, bytes_max, self._settings.delay_level_max)
-        unique_ids = self._open().unique_ids.take(len(messages))
+        id_start, id_ends = self._open().unique_ids.take(len(messages))
+        unique_ids = id_start + id_ends.replace(",", f",{id_start}")
         body = None
         if not is_retry_topic(first.topic):
-            body = plain_batch_body(messages, unique_ids, bytes_max)
+            body = plain_batch_body(messages, id_start, id_ends, bytes_max)
         if body is None:
-            body = self._checked_batch_body(messages, unique_ids)
+            body = self._checked_batch_body(messages, unique_ids.split(","))
         if len(body) > self._settings.body_bytes_max:
             raise InvalidMessageError(
                 f"the batch has {len(body)} bytes, more than {self._settings.body_bytes_max};"
@@ -504,10 +506,10 @@ class Producer(GroupMember):
         return _EncodedMessage(
             topic=first.topic,
             body=body,
-            properties=f"{PROPERTY_WAIT}\x01{'true' if first.wait_store_ok else 'false'}",
+            properties=_WAIT if is_plain(first) or first.wait_store_ok else _WAIT_NOT,
             sys_flag=0,
             flag=0,
-            msg_id=",".join(unique_ids),
+            msg_id=unique_ids,
             batch=True,
         )
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import zlib
+from collections.abc import Callable
 
 import pytest
 from attrs import evolve
+from attrs.exceptions import FrozenInstanceError
 
 from rmqpy.client.core.message import (
     COMPRESSION_ZLIB,
@@ -14,8 +18,10 @@ from rmqpy.client.core.message import (
     check_message,
     host_address,
     inflated_body,
+    is_plain,
     property_string,
 )
+from rmqpy.client.errors import InvalidMessageError
 from rmqpy.codec.properties import decode_properties
 from rmqpy.model.errors import RemoteProtocolError, RequestRejectedError
 from rmqpy.model.flags import COMPRESSED
@@ -131,3 +137,27 @@ def test_bodies_that_cannot_be_inflated_are_refused(
 def test_a_host_address_is_host_and_port() -> None:
     assert host_address((bytes([10, 0, 0, 1]), 10911)) == "10.0.0.1:10911"
     assert host_address((bytes(15) + b"\x01", 10911)) == "[::1]:10911"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda each: pickle.loads(pickle.dumps(each))])
+def test_a_message_with_only_a_topic_and_a_body_is_like_others(
+    copied: Callable[[Message], Message],
+) -> None:
+    plain, same = Message(topic="T", body=b"b"), Message(topic="T", body=b"b", properties={})
+    assert is_plain(plain) and not is_plain(same)
+    assert property_string(plain, "ID") == property_string(same, "ID")
+    assert repr(copied(plain)) == repr(plain) == repr(same)
+    assert copied(plain) == plain == same == evolve(plain)
+    assert (plain.tags, plain.keys, plain.flag, plain.delay_level) == (None, "", 0, 0)
+    assert plain.wait_store_ok and plain.properties is plain.properties
+    assert not is_plain(copied(plain))  # It need not be known.
+    with pytest.raises(AttributeError, match="Message has no attribute key"):
+        _ = plain.key  # type: ignore[attr-defined]
+    with pytest.raises(FrozenInstanceError):
+        plain.tags = "t"  # type: ignore[misc]
+
+
+def test_keys_of_a_wrong_type_are_refused() -> None:
+    for keys in (0, None):
+        with pytest.raises(InvalidMessageError, match=r"keys: found .*expected texts"):
+            Message(topic="T", body=b"b", keys=keys)  # type: ignore[arg-type]

@@ -391,32 +391,30 @@ def test_an_invalid_batch_is_refused(
     assert world.received == []
 
 
-@pytest.mark.parametrize("wait", [True, False])
-def test_plain_messages_of_a_batch_are_encoded_like_others(wait: bool) -> None:
+def test_plain_messages_of_a_batch_are_encoded_like_others() -> None:
     bodies = [b"a", b"bb", b"x" * 200, b"a"]
-    messages = [
-        Message(topic="T", body=body, flag=flag, wait_store_ok=wait)
-        for flag, body in enumerate(bodies)
-    ]
-    ids = [f"{number:032X}" for number in range(len(messages))]
+    messages = [Message(topic="T", body=body) for body in bodies]
+    start, ends = "F" * 28, "0001,0002,0003,0004"
     expected = [
-        BatchItem(flag, body, property_string(message, unique_id).encode())
-        for flag, (body, message, unique_id) in enumerate(zip(bodies, messages, ids, strict=True))
+        BatchItem(0, body, property_string(evolve(message), start + end).encode())
+        for body, message, end in zip(bodies, messages, ends.split(","), strict=True)
     ]
-    assert plain_batch_body(messages, ids, 200) == encode_batch_body(expected)
+    assert plain_batch_body(messages, start, ends, 200) == encode_batch_body(expected)
     others = [
         Message(topic="T", body=b"a", keys="k"),
         Message(topic="T", body=b"a", tags="t"),
         Message(topic="T", body=b"a", properties={"p": "v"}),
         Message(topic="T", body=b"a", delay_level=1),
-        Message(topic="T", body=b"a", wait_store_ok=not wait),
+        Message(topic="T", body=b"a", wait_store_ok=False),
+        Message(topic="T", body=b"a", flag=1),
         Message(topic="U", body=b"a"),
         Message(topic="T", body=bytearray(b"a")),  # type: ignore[arg-type]
         Message(topic="T", body=b""),
         Message(topic="T", body=b"x" * 201),
     ]
     for other in others:
-        assert plain_batch_body([*messages[1:], other], ids, 200) is None
+        assert plain_batch_body([*messages[1:], other], start, ends, 200) is None
+        assert plain_batch_body([other, *messages[1:]], start, ends, 200) is None
 
 
 def test_empty_batches_and_batches_of_retries_are_refused(world: ClientWorld, run: Run) -> None:

@@ -17,7 +17,9 @@ long as it creates fewer than 65,536 of them per millisecond.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from struct import pack
 
 from rmqpy.model.clock import Clock
 
@@ -46,12 +48,18 @@ class UniqueIds:
         self._counter = (counter + 1) & 0xFFFF
         return f"{head}{counter:04X}"
 
-    def take(self, count: int) -> list[str]:
-        """Return the next ids, all of one time."""
+    def take(self, count: int) -> tuple[str, str]:
+        """Return the next ids, all of one time: what they begin with, and the last four digits of
+        each, separated by commas.
+        """
         head = self._head()
         start = self._counter
-        self._counter = (start + count) & 0xFFFF
-        return [f"{head}{number & 0xFFFF:04X}" for number in range(start, start + count)]
+        end = start + count
+        self._counter = end & 0xFFFF
+        numbers: Iterable[int] = range(start, end)
+        if end > 0x10000:
+            numbers = [number & 0xFFFF for number in numbers]
+        return head, pack(f">{count}H", *numbers).hex(",", 2).upper()
 
     def _head(self) -> str:
         """Return what precedes the counter in the ids of this moment."""
