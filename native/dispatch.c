@@ -58,18 +58,61 @@ static int write_unit(const rmq_core *core, rmq_dispatch_state *state, const rmq
     return 1;
 }
 
+/* Return the gathered units of a queue, perhaps none yet, or NULL if they belong to another queue, or if the units of
+ * this one are reported and therefore written at once. */
+static rmq_gathered *gathered_of(const rmq_core *core, const rmq_dispatch_state *state, const rmq_queue *queue)
+{
+    const int64_t number = queue - core->queues;
+
+    if (state->gathered_count == 0 || queue->state[RMQ_QUEUE_WATCHED])
+        return NULL;
+    rmq_gathered *const place = &state->gathered[number % state->gathered_count];
+    if (place->length == 0)
+        *place = (rmq_gathered){number, queue->tail_first, queue->state[RMQ_QUEUE_END],
+                                queue->state[RMQ_QUEUE_MAX_PHYSICAL], 0};
+    return place->queue == number ? place : NULL;
+}
+
+static uint8_t *gathered_units(const rmq_dispatch_state *state, const rmq_gathered *place)
+{
+    return state->gathered_units + (place - state->gathered) * state->gathered_capacity;
+}
+
+/* Write small parts in place: a page fault costs less than the calls of a write. Python writes the others. */
+static void settle_gathered(const rmq_core *core, const rmq_dispatch_state *state)
+{
+    for (int64_t i = 0; i < state->gathered_count; i++) {
+        rmq_gathered *const place = &state->gathered[i];
+        const rmq_queue *const queue = &core->queues[place->length > 0 ? place->queue : 0];
+        const int64_t position = place->end - place->tail_first;
+        if (place->length > 0 && place->length < RMQ_GATHERED_MIN && queue->tail != NULL
+            && queue->tail_capacity - position >= place->length) {
+            memcpy(queue->tail + position, gathered_units(state, place), (size_t)place->length);
+            place->length = 0;
+        }
+    }
+}
+
 /* Append the unit of a record. Returns 0 if Python must do it. */
 static int put_unit(const rmq_core *core, rmq_dispatch_state *dispatch, const rmq_queue *queue, const int64_t *row)
 {
     int64_t *const state = queue->state;
     const int64_t position = state[RMQ_QUEUE_END] - queue->tail_first;
     const int64_t offset = row[RMQ_OFFSET], physical_end = offset + row[RMQ_SIZE];
+    rmq_gathered *const gathered = gathered_of(core, dispatch, queue);
+    const int64_t capacity =
+        gathered != NULL || queue->tail == NULL ? queue->tail_size : queue->tail_capacity;
 
     if (row[RMQ_QUEUE_OFFSET] < 0 || row[RMQ_QUEUE_OFFSET] > INT64_MAX / UNIT_SIZE
         || row[RMQ_QUEUE_OFFSET] * UNIT_SIZE != state[RMQ_QUEUE_END] || offset < state[RMQ_QUEUE_MAX_PHYSICAL]
-        || position < 0 || (queue->tail != NULL ? queue->tail_capacity : queue->tail_size) - position < UNIT_SIZE)
+        || position < 0 || capacity - position < UNIT_SIZE)
         return 0;
-    if (queue->tail != NULL)
+    if (gathered != NULL) {
+        if (dispatch->gathered_capacity - gathered->length < UNIT_SIZE)
+            return 0;
+        store_unit(gathered_units(dispatch, gathered) + gathered->length, row);
+        gathered->length += UNIT_SIZE;
+    } else if (queue->tail != NULL)
         store_unit(queue->tail + position, row);
     else if (!write_unit(core, dispatch, queue, position, row))
         return 0;
@@ -130,7 +173,10 @@ static int dispatch_row(const rmq_core *core, rmq_dispatch_state *state, rmq_ind
         return 0;
     for (int i = 0; i < key_count; i++) {
         const rmq_key key = {hashes[i], row[RMQ_OFFSET], row[RMQ_STORE_TIMESTAMP]};
-        rmq_put_key(state->index, state->index_slots, header, &key);
+        uint8_t *const entry = state->gathered_entries == NULL
+            ? rmq_index_entry(state->index, state->index_slots, header->index_count)
+            : state->gathered_entries + (header->index_count - state->gathered_first_entry) * RMQ_INDEX_ENTRY_SIZE;
+        rmq_put_key(state->index, state->index_slots, header, &key, entry);
     }
     if (queue->state[RMQ_QUEUE_WATCHED])
         add_arrival(core, state, queue, row);
@@ -146,8 +192,11 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
 
     state->position = state->arrival_count = state->written_count = 0;
     state->store_timestamp = -1;
+    for (int64_t i = 0; i < state->gathered_count; i++)
+        state->gathered[i].length = 0;
     if (state->index != NULL)
         rmq_load_index_header(state->index, &header);
+    state->gathered_first_entry = header.index_count;
     while (stop == RMQ_LIMIT) {
         rmq_scan_state scan = {.view = state->view + state->position, .length = (size_t)(state->length - state->position),
                                .base_offset = state->base_offset + state->position, .dledger = (int32_t)state->dledger,
@@ -171,6 +220,7 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
             state->store_timestamp = row[RMQ_STORE_TIMESTAMP];
         }
     }
+    settle_gathered(core, state);
     if (state->index != NULL && state->store_timestamp >= 0)
         rmq_store_index_header(state->index, &header);
 }

@@ -4,7 +4,6 @@
 
 #define INDEX_HEADER_SIZE 40
 #define INDEX_SLOT_SIZE 4
-#define INDEX_ENTRY_SIZE 20
 #define KEY_SIZE 20
 #define TIME_MAX_MS (INT64_C(1) << 56) /* more is damage */
 #define PREFETCH_DISTANCE 16 /* in entries; their slots are scattered over the file */
@@ -36,11 +35,14 @@ uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash)
     return index + INDEX_HEADER_SIZE + hash % slots * INDEX_SLOT_SIZE;
 }
 
-void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key)
+uint8_t *rmq_index_entry(uint8_t *index, int64_t slots, int64_t number)
+{
+    return index + INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE + number * RMQ_INDEX_ENTRY_SIZE;
+}
+
+void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key, uint8_t *entry)
 {
     uint8_t *const slot = rmq_index_slot(index, slots, key->hash);
-    uint8_t *const entry = index + INDEX_HEADER_SIZE + slots * INDEX_SLOT_SIZE
-                           + (int64_t)header->index_count * INDEX_ENTRY_SIZE;
     int32_t previous = rmq_load_int(slot);
     int64_t seconds = 0;
 
@@ -103,7 +105,7 @@ size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t 
     if (length < INDEX_HEADER_SIZE || slots <= 0 || (uint64_t)slots > (length - INDEX_HEADER_SIZE) / INDEX_SLOT_SIZE)
         return 0;
     rmq_load_index_header(index, &header);
-    const uint64_t entries = (length - INDEX_HEADER_SIZE - (size_t)slots * INDEX_SLOT_SIZE) / INDEX_ENTRY_SIZE;
+    const uint64_t entries = (length - INDEX_HEADER_SIZE - (size_t)slots * INDEX_SLOT_SIZE) / RMQ_INDEX_ENTRY_SIZE;
     for (; done < count && (uint64_t)header.index_count < entries && header.index_count < INT32_MAX; done++) {
         const uint8_t *const key = keys + done * KEY_SIZE;
         const rmq_key found = {hash_at(keys, done), rmq_load_long(key + 4), rmq_load_long(key + 12)};
@@ -111,7 +113,7 @@ size_t rmq_put_keys(uint8_t *index, size_t length, int64_t slots, const uint8_t 
             break;
         if (done + PREFETCH_DISTANCE < count && hash_at(keys, done + PREFETCH_DISTANCE) >= 0)
             __builtin_prefetch(rmq_index_slot(index, slots, hash_at(keys, done + PREFETCH_DISTANCE)), 1);
-        rmq_put_key(index, slots, &header, &found);
+        rmq_put_key(index, slots, &header, &found, rmq_index_entry(index, slots, header.index_count));
     }
     if (done > 0)
         rmq_store_index_header(index, &header);
@@ -136,7 +138,7 @@ static int search_file(const rmq_key_index *index, const uint8_t *file, const rm
     while (number > 0 && number < header->index_count) {
         if (number >= index->entries)
             return RMQ_NEEDS_PYTHON;
-        const uint8_t *const entry = entries + (int64_t)number * INDEX_ENTRY_SIZE;
+        const uint8_t *const entry = entries + (int64_t)number * RMQ_INDEX_ENTRY_SIZE;
         const int64_t offset = rmq_load_long(entry + 4);
         const int32_t seconds = rmq_load_int(entry + 12), previous = rmq_load_int(entry + 16);
         if (seconds < 0)

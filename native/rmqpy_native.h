@@ -587,11 +587,27 @@ typedef struct {
     int64_t queue, queue_offset, tags_code, physical_offset, store_timestamp;
 } rmq_arrival;
 
+/* Units of one queue that were dispatched and are not in its file yet. */
+typedef struct {
+    int64_t queue, tail_first; /* the position of the file in the queue */
+    int64_t end, max_physical; /* RMQ_QUEUE_END and RMQ_QUEUE_MAX_PHYSICAL before the first of them */
+    int64_t length;            /* in bytes; 0: none */
+} rmq_gathered;
+
+enum { RMQ_GATHERED_MIN = 4096, RMQ_INDEX_ENTRY_SIZE = 20 };
+
 typedef struct {
     const uint8_t *view;
     int64_t length;
     int64_t base_offset;
     int64_t dledger;
+    /* Where much is dispatched, writing in place costs a page fault for each page. Then units are gathered here, up to
+     * gathered_capacity bytes of each queue, and Python writes them. A queue has one of the places, or none. */
+    rmq_gathered *gathered;
+    uint8_t *gathered_units;
+    int64_t gathered_count, gathered_capacity;
+    uint8_t *gathered_entries; /* the same for the entries of the index; NULL: write them in place */
+    int64_t gathered_first_entry;
     uint8_t *index; /* the file for the next entries; NULL: no index is kept */
     int64_t index_slots, index_entries;
     rmq_arrival *arrivals; /* records of watched queues */
@@ -1175,7 +1191,10 @@ void rmq_store_index_header(uint8_t *index, const rmq_index_header *header);
 uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash);
 
 /* Add a key to an index file that has space for it. */
-void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key);
+void rmq_put_key(uint8_t *index, int64_t slots, rmq_index_header *header, const rmq_key *key, uint8_t *entry);
+
+/* Return the place of an entry in an index file. */
+uint8_t *rmq_index_entry(uint8_t *index, int64_t slots, int64_t number);
 
 /* The offsets of messages, newest first, without duplicates. */
 typedef struct {

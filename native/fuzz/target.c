@@ -29,6 +29,7 @@
 #define QUEUE_BYTES (20 * 160)
 #define INDEX_SLOTS 16
 #define INDEX_ENTRIES 200
+#define GATHERED_BYTES (20 * 40)
 #define ROWS 256
 #define HELD 16
 #define DELIVERED 4
@@ -131,7 +132,7 @@ static void add_names(test_broker *broker)
             broker->queue_views[place] = broker->queue_files[place];
             broker->state[place][RMQ_QUEUE_WATCHED] = queue;
             core->queues[place] = (rmq_queue){.state = broker->state[place], .tail = broker->queue_files[place],
-                                              .tail_capacity = QUEUE_BYTES,
+                                              .tail_capacity = QUEUE_BYTES, .tail_size = QUEUE_BYTES,
                                               .files = {&broker->queue_views[place], 0, QUEUE_BYTES, 1}};
         }
         core->topics[topic] = (rmq_topic){broker->cells[topic], broker->places[topic], QUEUES, QUEUES, 0,
@@ -248,6 +249,11 @@ static test_broker *new_broker(int dledger, int small)
     broker->dispatch.index_entries = INDEX_ENTRIES;
     broker->dispatch.arrival_capacity = small ? 1 : 16;
     broker->dispatch.arrivals = allocate((size_t)broker->dispatch.arrival_capacity * sizeof(rmq_arrival));
+    broker->dispatch.gathered_count = small ? 2 : 0;
+    broker->dispatch.gathered_capacity = GATHERED_BYTES;
+    broker->dispatch.gathered = allocate(2 * sizeof(rmq_gathered));
+    broker->dispatch.gathered_units = allocate(2 * GATHERED_BYTES);
+    broker->dispatch.gathered_entries = small ? allocate(INDEX_ENTRIES * 20) : NULL;
     return broker;
 }
 
@@ -258,6 +264,8 @@ static void free_broker(test_broker *broker)
                            core->tails, core->touched, core->fallback, core->out, core->outgoing, core->peers,
                            core->staging, core->units, core->scratch, broker->log_file, core->commits,
                            core->returned,
+                           broker->dispatch.gathered, broker->dispatch.gathered_units,
+                           broker->dispatch.gathered_entries,
                            broker->dispatch.index, broker->dispatch.arrivals, broker->hold.pulls, broker->hold.data,
                            broker->hold.buckets};
 
@@ -301,6 +309,26 @@ static void flush_replies(rmq_core *core)
         core->readers[topic].found = core->readers[topic].messages = 0;
 }
 
+/* Write what was gathered, as Python does. */
+static void write_gathered(test_broker *broker)
+{
+    const rmq_dispatch_state *const state = &broker->dispatch;
+    rmq_index_header header;
+
+    for (int64_t i = 0; i < state->gathered_count; i++) {
+        const rmq_gathered *const place = &state->gathered[i];
+        check(place->length <= GATHERED_BYTES && place->end + place->length <= QUEUE_BYTES, "more units than fit");
+        if (place->length > 0)
+            memcpy(broker->queue_files[place->queue] + place->end,
+                   state->gathered_units + i * state->gathered_capacity, (size_t)place->length);
+    }
+    rmq_load_index_header(state->index, &header);
+    check(header.index_count <= INDEX_ENTRIES, "more entries than fit");
+    if (state->gathered_entries != NULL && header.index_count > state->gathered_first_entry)
+        memcpy(rmq_index_entry(state->index, state->index_slots, state->gathered_first_entry), state->gathered_entries,
+               (size_t)(header.index_count - state->gathered_first_entry) * RMQ_INDEX_ENTRY_SIZE);
+}
+
 static void dispatch(test_broker *broker)
 {
     broker->dispatch.view = broker->log_file + broker->dispatched;
@@ -308,6 +336,7 @@ static void dispatch(test_broker *broker)
     broker->dispatch.base_offset = broker->dispatched;
     broker->dispatch.dledger = broker->core.dledger;
     rmq_dispatch(&broker->core, &broker->dispatch);
+    write_gathered(broker);
     check(broker->dispatch.position <= broker->dispatch.length, "dispatched past the end of the log");
     broker->dispatched += broker->dispatch.position;
 }

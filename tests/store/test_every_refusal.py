@@ -115,6 +115,7 @@ NO_WAY: Final = {
     "net/dledger/ready_processor.py: a leader whose log": MEMBER,
     "store/files/disk.py: {}": "the directory belongs to another user",
     "store/message_store.py: {}": "restart: the disk has failed",
+    "store/index/index_file.py: {} in reserved disk space": "restart: the disk has failed",
     "store/message_store.py: writing the bytes": "restart: the disk has failed",
     "broker/replication/switch_protocol.py: no record of a switch": "another version's record",
     "upgrade/plan/engine.py: no such file": RESTORE,

@@ -527,6 +527,9 @@ class FastPathTables:
     def queue_name(self, number: int) -> QueueName:
         return self._queue_names[number]
 
+    def queue(self, number: int) -> ConsumeQueue:
+        return self._queues[self._queue_names[number]].queue
+
     def topic_name(self, number: int) -> str:
         return self._topic_order[number]
 

@@ -95,18 +95,38 @@ class IndexFile:
         """The number below which entries may be written in place: their disk space is reserved."""
         return self._reserved_entries
 
-    def reserve(self) -> None:
-        """Reserve disk space for the next entry, and some more. Raises OSError."""
+    def reserve(self, count: int = 1) -> None:
+        """Reserve disk space for the next ``count`` entries, if as many fit, and for some more.
+        Raises OSError.
+        """
         number = self.header.index_count
-        if number < self._reserved_entries:
+        if min(number + count, self._entry_count) <= self._reserved_entries:
             return
         start = index_entry_position(number, self._slot_count) if number > 1 else 0
-        end = min(number + RESERVED_ENTRIES, self._entry_count)
+        end = min(number + count - 1 + RESERVED_ENTRIES, self._entry_count)
         if not self._reserved_entries and number > 1:
             # In a file found on disk, slots that were never used are holes.
             self._file.reserve(0, index_entry_position(0, self._slot_count))
         self._file.reserve(start, index_entry_position(end, self._slot_count) - start)
         self._reserved_entries = end
+
+    def write_added(self, first: int, entries: memoryview) -> None:
+        """Write the entries from number ``first`` on, after the C core has added them to slots and
+        header. Raises StoreError: without them, the slots lead nowhere.
+        """
+        length = (self.header.index_count - first) * INDEX_ENTRY.size
+        if not length:
+            return
+        try:
+            position = index_entry_position(first, self._slot_count)
+            self._file.write(position, entries[:length])
+        except OSError as error:
+            raise StoreError(
+                self.path,
+                f"{error.strerror or error} in reserved disk space",
+                "a disk that can be written",
+                "check the disk, then restart: the file is rebuilt",
+            ) from error
 
     def changed_by_c(self) -> None:
         """Read the header from the file again, because the C core has added entries."""
@@ -309,6 +329,10 @@ class KeyIndex:
             self.changes += 1
         if safe_timestamp_ms is not None:
             self._full = list(self._index_files)
+        self.resume()
+
+    def resume(self) -> None:
+        """Skip the keys of the last message in the index when it is dispatched again."""
         self._resume_offset = self._index_files[-1].header.end_offset if self._index_files else -1
         self._resume_skip = 0
         for file in reversed(self._index_files):

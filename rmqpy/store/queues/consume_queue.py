@@ -296,6 +296,18 @@ class ConsumeQueue:
         for number, unit in enumerate(QUEUE_UNIT.iter_unpack(units), queue_offset):
             self.put(number, *unit)
 
+    def write_added(self, position: int, units: memoryview) -> None:
+        """Write units to the file at ``position``, after the C core has added them to ``state``.
+        Raises OSError.
+        """
+        self._touched.note(self)
+        file = self.segments.find(position)
+        assert file is not None, "the C core adds units to existing files only"
+        was_open = file.is_open
+        file.file.write(position - file.first_offset, units)
+        if not was_open:
+            file.close()
+
     def units(self, queue_offset: int, count: int) -> memoryview:
         """Return at most ``count`` encoded units from ``queue_offset``, all from one file; empty if
         there is none.

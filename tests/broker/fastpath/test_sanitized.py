@@ -28,6 +28,7 @@ COMPARISONS = (
     (
         "tests/broker/fastpath/test_copies.py",
         "tests/broker/fastpath/test_delivery.py",
+        "tests/broker/fastpath/test_gathered_units.py",
         "tests/broker/fastpath/test_held_pulls.py",
         "tests/broker/fastpath/test_offset_requests.py",
         "tests/broker/fastpath/test_sql_programs.py",
@@ -47,10 +48,10 @@ native = importlib.util.module_from_spec(spec)
 sys.modules["rmqpy._native"] = native
 spec.loader.exec_module(native)
 import rmqpy.broker.fastpath.engine as engine, rmqpy.broker.fastpath.tables as tables
-import rmqpy.broker.fastpath.hold as hold
+import rmqpy.broker.fastpath.dispatch as dispatch, rmqpy.broker.fastpath.hold as hold
 import rmqpy.store.files.staging as staging
 allocate = lambda kind, count: native.ffi.new(f"{kind}[]", count)
-engine.c_array = tables.c_array = hold.c_array = allocate
+engine.c_array = tables.c_array = hold.c_array = dispatch.c_array = allocate
 hold.CAPACITY = 600
 staging._memory = lambda length: memoryview(bytearray(length))
 
