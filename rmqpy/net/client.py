@@ -46,6 +46,7 @@ from rmqpy.remoting.channel import Reply, RequestHandler
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from rmqpy.remoting.frame import encode_head
 from rmqpy.remoting.frame_decoder import FrameDecoder
+from rmqpy.remoting.known_headers import KnownHeaders
 from rmqpy.remoting.request_template import Request, TemplatedRequest, command_of
 
 if TYPE_CHECKING:
@@ -533,7 +534,8 @@ class RemotingClient:
 
     async def _connect(self, link: ServerLink, host: str, port: int) -> None:
         timeout_ms = self._client_limits.connect_timeout_ms
-        connection = OutgoingConnection(self, self.turns, FrameDecoder(self.limits.max_frame))
+        receiver = FrameDecoder(self.limits.max_frame, KnownHeaders().decode_command)
+        connection = OutgoingConnection(self, self.turns, receiver)
         self._by_connection[connection] = link
         usable = False
         try:

@@ -7,6 +7,7 @@ error the decoder accepts no more bytes and raises the same error again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -20,10 +21,16 @@ _LENGTH: Final = Struct(">I")
 class FrameDecoder:
     """A decoder that splits a byte stream into commands."""
 
-    __slots__ = ("_fault", "_max_frame", "_needed", "_pending")
+    __slots__ = ("_decode", "_fault", "_max_frame", "_needed", "_pending")
 
-    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+    def __init__(
+        self,
+        max_frame: int = MAX_FRAME,
+        decode: Callable[[memoryview], RemotingCommand] = decode_command,
+    ) -> None:
+        """Create a decoder; ``decode`` has the results of ``decode_command``."""
         assert max_frame > LENGTH_BYTES + WORD_BYTES, max_frame
+        self._decode = decode
         self._max_frame = max_frame
         self._pending = bytearray()
         self._needed = LENGTH_BYTES
@@ -76,7 +83,7 @@ class FrameDecoder:
         (length,) = _LENGTH.unpack_from(data)
         if length + LENGTH_BYTES != size:
             return None
-        return decode_command(memoryview(data)[LENGTH_BYTES:])
+        return self._decode(memoryview(data)[LENGTH_BYTES:])
 
     def _cut(self, view: memoryview) -> tuple[list[RemotingCommand], int]:
         commands: list[RemotingCommand] = []
@@ -96,5 +103,5 @@ class FrameDecoder:
             if end > len(view):
                 return commands, position
             with view[position + LENGTH_BYTES : end] as frame:
-                commands.append(decode_command(frame))
+                commands.append(self._decode(frame))
             position = end

@@ -9,7 +9,7 @@ import pytest
 from harness.client import A0, A1, B0, NOW_MS, ClientWorld, Run, T, encode_record
 
 from rmqpy.client import MessageExt, MessageQueue, PullConsumer, PullResult, PullStatus
-from rmqpy.client.core.base_consumer import exact_tags
+from rmqpy.client.core.base_consumer import _pull_numbers, exact_tags
 from rmqpy.codec.received import decode_records
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import NetworkError, RemoteProtocolError, RequestRejectedError
@@ -27,6 +27,7 @@ from rmqpy.remoting.headers import (
 
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue("T", "a", 0)
+PULL_FIELDS = ("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
 
 
 async def with_consumer(
@@ -129,6 +130,39 @@ def test_other_codes_of_a_pull_are_refused(world: ClientWorld, run: Run, code: i
     with pytest.raises(RequestRejectedError, match="as planned") as refused:
         run(pull(world))
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "number", ["0", "12", "9" * 18, "9" * 19, str(2**63 - 1), str(2**63), "-1", "+1", "1_0", " 1"]
+)
+@pytest.mark.parametrize("name", PULL_FIELDS)
+def test_the_numbers_of_a_pull_are_those_of_its_header(name: str, number: str) -> None:
+    fields = {**dict.fromkeys(PULL_FIELDS, "7"), name: number}
+    assert _refusal_or(lambda: _pull_numbers(fields)) == _refusal_or(lambda: _decoded(fields))
+
+
+@pytest.mark.parametrize("name", PULL_FIELDS)
+def test_a_pull_without_one_of_its_numbers_is_refused(name: str) -> None:
+    for fields in ({**dict.fromkeys(PULL_FIELDS, "7"), name: ""}, {}):
+        with pytest.raises(RequestRejectedError):
+            _pull_numbers(fields)
+
+
+def _decoded(fields: dict[str, str]) -> tuple[int, ...]:
+    header = PullMessageResponseHeader.decode(fields)
+    return (
+        header.suggest_which_broker_id,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+    )
+
+
+def _refusal_or(read: Callable[[], tuple[int, ...]]) -> tuple[int, ...] | str:
+    try:
+        return read()
+    except RequestRejectedError as refusal:
+        return str(refusal)
 
 
 def test_tags_are_compared_exactly(world: ClientWorld, run: Run) -> None:

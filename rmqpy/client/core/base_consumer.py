@@ -19,7 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
+from collections.abc import Mapping
 from enum import Enum
+from operator import itemgetter
 
 from attrs import define
 
@@ -74,6 +76,10 @@ _VARYING = varying_fields(
     ("queue_id", "queue_offset", "max_msg_nums", "sys_flag", "suspend_timeout_millis"),
 )
 """The fields in which the pulls from one topic and broker with the same expression differ."""
+
+
+_PULL_TEXTS = itemgetter("suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset")
+_SAFE_DIGITS = 18
 
 
 class PullStatus(Enum):
@@ -391,11 +397,10 @@ class Consumer(GroupMember):
     def _pulled(
         self, queue: MessageQueue, response: RemotingCommand, tags: frozenset[str] | None
     ) -> PullResult:
-        header = PullMessageResponseHeader.decode(response.ext_fields)
-        if self._suggested.get(queue) != header.suggest_which_broker_id:
-            self._suggested[queue] = header.suggest_which_broker_id
+        broker_id, next_begin_offset, min_offset, max_offset = _pull_numbers(response.ext_fields)
+        if self._suggested.get(queue) != broker_id:
+            self._suggested[queue] = broker_id
         found, fault = received_records(response.body)
-        next_begin_offset = header.next_begin_offset
         if fault is not None:
             if not found.records:
                 raise RemoteProtocolError(f"a pull of {queue} returned an invalid message: {fault}")
@@ -411,8 +416,8 @@ class Consumer(GroupMember):
         return PullResult(
             status=_STATUS_OF_CODE[response.code],
             next_begin_offset=next_begin_offset,
-            min_offset=header.min_offset,
-            max_offset=header.max_offset,
+            min_offset=min_offset,
+            max_offset=max_offset,
             messages=messages,
         )
 
@@ -456,6 +461,24 @@ def _has_key(message: MessageExt, topic: str, key: str, unique: bool) -> bool:
     if unique:
         return message.properties.get(PROPERTY_UNIQ_KEY) == key
     return key in message.properties.get(PROPERTY_KEYS, "").split(" ")
+
+
+def _pull_numbers(fields: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Return the suggested broker id, and the next, the smallest, and the largest offset."""
+    try:
+        broker, following, smallest, largest = _PULL_TEXTS(fields)
+        longest = max(len(broker), len(following), len(smallest), len(largest))
+        if longest <= _SAFE_DIGITS and f"{broker}{following}{smallest}{largest}".isdecimal():
+            return int(broker), int(following), int(smallest), int(largest)
+    except (KeyError, ValueError):
+        pass
+    header = PullMessageResponseHeader.decode(fields)  # A rare number, or it raises.
+    return (
+        header.suggest_which_broker_id,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+    )
 
 
 def _refusal(response: RemotingCommand) -> RequestRejectedError:
