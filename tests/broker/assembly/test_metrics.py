@@ -261,6 +261,16 @@ def test_alerts_and_dashboard_name_series_that_exist(tmp_path: Path, build: Buil
     assert named <= known, named - known
 
 
+def test_lines_of_a_panel_have_different_names() -> None:
+    panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
+    for target in (target for panel in panels for target in panel.get("targets", ())):
+        summed = re.search(r"sum by \(([^)]*)\)", target["expr"])
+        # A master and its slaves share the name of the broker.
+        labels = re.split(r",\s*", summed[1]) if summed else ["instance|peer|slave"]
+        for label in labels:
+            assert re.search(rf"{{{{({label})}}}}", target["legendFormat"]), target
+
+
 def test_each_alert_is_tested() -> None:
     alerts = re.findall(r"- alert: (\w+)", (DEPLOY / "alerts.yml").read_text())
     tested = (DEPLOY / "alerts_test.yml").read_text()
