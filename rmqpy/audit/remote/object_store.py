@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from attrs import define, field
 
@@ -38,6 +39,11 @@ PATIENCE: Final[Mapping[str, Mapping[str, Any]]] = {
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
 WITHOUT_LIST: Final = ("http", "https")
 """Schemes of places that say neither the names nor the sizes of their files."""
+RENAMED: Final = ("hdfs", "viewfs", "webhdfs", "swebhdfs")
+"""Schemes of file systems that show a file before it is complete, unlike an object store. A file is
+written there under another name and renamed, which happens at once, and not if the name is taken
+(Hadoop's FileSystem specification, ``rename`` of HDFS)."""
+PART: Final = ".part"
 VERSIONS: Final = ("ETag", "etag", "generation", "md5Hash", "checksum", "content_md5")
 TIMES: Final = (
     *("LastModified", "last_modified", "mtime", "updated", "modified", "created"),
@@ -63,6 +69,7 @@ class ObjectStore:
     expected: str = "a store"
     _system: Any = field(default=None, init=False, repr=False, eq=False)
     _path: str = field(default="", init=False)
+    _is_renamed: bool = field(default=False, init=False)
 
     def listed(self) -> list[ListedFile]:
         """Return all files. A place that does not answer is given up after some seconds."""
@@ -107,13 +114,19 @@ class ObjectStore:
 
     # ------------------------------------------------------------------ what the pipeline writes
 
-    def names(self) -> list[str]:
-        """Return the paths of all files; none if there is nothing of this name."""
+    def names(self, *, parts: bool = False) -> list[str]:
+        """Return the paths of all files; none if there is nothing of this name. ``parts`` adds what
+        interrupted writes have left.
+        """
 
         def find() -> list[str]:
             below = f"{self._path.rstrip('/')}/"
             found: list[str] = self._system.find(self._path)
-            return [name.removeprefix(below) for name in found]
+            return [
+                name.removeprefix(below)
+                for name in found
+                if parts or not (self._is_renamed and name.endswith(PART))
+            ]
 
         def reach() -> bool:
             try:
@@ -144,7 +157,7 @@ class ObjectStore:
 
     def put_file(self, source: str, path: str) -> None:
         """Write a file of this machine, or replace the one that is there."""
-        self._written(lambda: self._opened().put_file(source, self._place(path)))
+        self._replace(lambda place: self._system.put_file(source, place), path)
 
     def create_file(self, source: str, path: str) -> bool:
         """Write a file of this machine unless there is one of this name; return whether it was
@@ -152,8 +165,11 @@ class ObjectStore:
         """
 
         def create() -> bool:
+            system = self._opened()
+            if self._is_renamed:
+                return self._write_and_rename(lambda part: system.put_file(source, part), path)
             try:
-                self._opened().put_file(source, self._place(path), mode="create")
+                system.put_file(source, self._place(path), mode="create")
             except FileExistsError:
                 return False
             return True
@@ -162,7 +178,40 @@ class ObjectStore:
 
     def put_bytes(self, path: str, data: bytes) -> None:
         """Write a small file, or replace the one that is there."""
-        self._written(lambda: self._opened().pipe_file(self._place(path), data))
+        self._replace(lambda place: self._system.pipe_file(place, data), path)
+
+    def _replace(self, write: Callable[[str], object], path: str) -> None:
+        def replace() -> None:
+            self._opened()
+            if not self._is_renamed:
+                write(self._place(path))
+                return
+            while not self._write_and_rename(write, path):
+                with suppress(FileNotFoundError):
+                    self._system.rm_file(self._place(path))
+
+        self._asked(replace, WRITE_SECONDS, "write")
+
+    def _write_and_rename(self, write: Callable[[str], object], path: str) -> bool:
+        """Write a file; return False, and leave none, if there is one of this name."""
+        system, place = self._system, self._place(path)
+        folder, _, name = place.rpartition("/")
+        # Readers of tables pass over names with an underscore.
+        part = f"{folder}/_{name}-{uuid4().hex}{PART}"
+        write(part)
+        fault: Exception | None = None
+        try:
+            system.mv(part, place)
+        except Exception as error:  # noqa: BLE001 - drivers raise what their libraries raise
+            fault = error
+        system.invalidate_cache()
+        # WebHDFS says only in an answer that fsspec does not read whether it has renamed.
+        is_left, is_there = system.exists(part), system.exists(place)
+        if is_left:
+            system.rm_file(part)
+        if not is_there:
+            raise fault or OSError(f"{part} was not renamed")
+        return not is_left
 
     def remove(self, path: str) -> None:
         """Remove a file, unless it is gone."""
@@ -171,10 +220,7 @@ class ObjectStore:
             with suppress(FileNotFoundError):
                 self._opened().rm_file(self._place(path))
 
-        self._written(remove)
-
-    def _written(self, write: Callable[[], object]) -> None:
-        self._asked(write, WRITE_SECONDS, "write")
+        self._asked(remove, WRITE_SECONDS, "write")
 
     # ------------------------------------------------------------------ the driver
 
@@ -210,6 +256,7 @@ class ObjectStore:
                 )
             options = {**PATIENCE.get(SAME.get(scheme, scheme), {}), **self.options}
             system, self._path = fsspec.core.url_to_fs(self.root, **options)
+            self._is_renamed = scheme in RENAMED
             self._system = system
         return self._system
 

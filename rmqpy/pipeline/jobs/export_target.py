@@ -221,7 +221,7 @@ class ObjectTarget:
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         listed = {file["name"] for file in manifest["files"]}
-        for name in self.store.names():
+        for name in self.store.names(parts=True):
             if name not in listed and name != STARTED:
                 self.store.remove(name)
         self.store.put_bytes(MANIFEST, _manifest_text(manifest).encode())

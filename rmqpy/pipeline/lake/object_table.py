@@ -3,8 +3,8 @@
 An object has the rows of a commit, and in its metadata the position after it, so both become
 visible together. It is named ``<broker>-<offset>.parquet`` after the position from which the commit
 continues, and is created only if there is none of this name: of two commits that continue from the
-same position, one is refused. Nothing is renamed or replaced, and an interrupted commit leaves
-nothing. ``_table.json`` says which rows the table has.
+same position, one is refused. No object is replaced, and an interrupted commit leaves none.
+``_table.json`` says which rows the table has.
 """
 
 from __future__ import annotations
