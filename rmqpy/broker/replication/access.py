@@ -85,6 +85,8 @@ class GroupAddresses:
     _changed: list[Callable[[], None]] = field(factory=list)
     _suspects: dict[str, int] = field(factory=dict)
     """Unknown addresses, and their connections, which the current refresh may still find."""
+    _is_awaited: bool = True
+    """Whether the first member may still register: the brokers of a group often start together."""
     _refreshing: bool = False
     _refreshed_ms: int | None = None
     _period_ms: int = PERIOD_MS
@@ -186,6 +188,11 @@ class GroupAddresses:
 
     def _warn(self) -> None:
         """Warn of the connections of addresses that have turned out to be those of strangers."""
+        if not self._suspects:
+            return
+        if self.lookup and not self._addresses and self._is_awaited and not self.strict:
+            self._is_awaited = False
+            return
         suspects, self._suspects = self._suspects, {}
         for address, connections in suspects.items():
             if self._is_known(address):

@@ -113,6 +113,26 @@ def test_a_connection_of_an_unknown_address_is_looked_up_at_once() -> None:
     assert group.knows("10.0.0.2")
 
 
+def test_a_slave_that_connects_before_its_group_has_registered_is_no_stranger_yet(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names, hosts, scheduler = Names(), list[str](), ManualScheduler()
+    group = resolving(names, scheduler)
+    group.lookup = lambda found: found(hosts, True)
+    for registers in (False, True):
+        scheduler.advance(PERIOD_MS)
+        assert group.allows("10.0.0.1") and not group.knows("10.0.0.1")
+        scheduler.advance(0)
+        assert ("10.0.0.1 belongs to no member" in caplog.text) == registers
+        assert group.strangers == 2 * registers
+    names.addresses["a"] = "10.0.0.1"
+    hosts.append("a")
+    scheduler.advance(PERIOD_MS)
+    assert not group.knows("10.0.0.1")
+    scheduler.advance(0)
+    assert group.knows("10.0.0.1")
+
+
 def test_strangers_do_not_cause_endless_queries_and_a_lost_name_keeps_its_address() -> None:
     names = Names({"a": "10.0.0.1"})
     scheduler = ManualScheduler()
