@@ -79,9 +79,9 @@ typedef struct {
 enum rmq_stop rmq_scan(rmq_scan_state *state);
 
 /* Measure the records that follow each other from `position` of a response body, up to the first one that is not of
- * version 1 with IPv4 hosts, or is invalid. A row has the start, end, and queue offset of a record, 1 if its body is
- * compressed, and the start and end of the body. Returns how many rows are filled. */
-enum { RMQ_RECEIVED_COLUMNS = 6 };
+ * version 1 with IPv4 hosts, or is invalid. A row has the size and queue offset of a record, 1 if its body is
+ * compressed, and the end of the body in the record. Returns how many rows are filled. */
+enum { RMQ_RECEIVED_COLUMNS = 4 };
 size_t rmq_received(const uint8_t *data, size_t length, size_t position, int64_t *cells, size_t max_records);
 
 /* Return the first position in [start, stop) at which a record's magic code starts, or -1. */

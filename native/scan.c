@@ -249,12 +249,10 @@ size_t rmq_received(const uint8_t *data, size_t length, size_t position, int64_t
             || rmq_load32(record + 4) != RMQ_MESSAGE_MAGIC_V1 || places.head_size != rmq_head_size(0))
             break;
         int64_t *const row = cells + count * RMQ_RECEIVED_COLUMNS;
-        row[0] = (int64_t)position;
-        row[1] = (int64_t)(position + places.size);
-        row[2] = rmq_load_long(record + 20);
-        row[3] = record[39] & RMQ_COMPRESSED;
-        row[4] = (int64_t)(position + places.head_size);
-        row[5] = row[4] + (int64_t)places.body_length;
+        row[0] = (int64_t)places.size;
+        row[1] = rmq_load_long(record + 20);
+        row[2] = record[39] & RMQ_COMPRESSED;
+        row[3] = (int64_t)(places.head_size + places.body_length);
         position += places.size;
         count++;
     }

@@ -563,11 +563,10 @@ static void scan_piece(const uint8_t *data, size_t size, int dledger)
         check(count <= ROWS, "more records than there is space for");
         for (size_t i = 0; i < count; i++) {
             const int64_t *const row = cells + i * RMQ_RECEIVED_COLUMNS;
-            check(row[0] == (int64_t)position && row[1] - row[0] >= (int64_t)RMQ_RECORD_SIZE_MIN,
-                  "records do not follow each other");
-            position = (size_t)row[1];
-            check(position <= size && row[4] > row[0] && row[4] <= row[5] && row[5] < row[1],
-                  "a body is outside its record");
+            check(row[0] >= (int64_t)RMQ_RECORD_SIZE_MIN && (size_t)row[0] <= size - position,
+                  "a record is outside the view");
+            check(row[3] >= (int64_t)rmq_head_size(0) && row[3] < row[0], "a body is outside its record");
+            position += (size_t)row[0];
         }
     }
     check(rmq_crc32(view, size) == rmq_crc32_portable(view, size), "the CRC implementations disagree");
