@@ -94,7 +94,9 @@ _NUMBERS = varying_fields(
     SendMessageRequestHeaderV2, ("queue_id", "sys_flag", "born_timestamp", "flag")
 )
 _TEXTS = varying_fields(SendMessageRequestHeaderV2, ("properties",))
-"""The fields in which the sends of one topic to one broker differ."""
+"""The fields in which the sends of one topic to one broker differ. Only those of single messages
+differ in the properties: a batch says with them whether it waits for the disk.
+"""
 
 _WAIT, _WAIT_NOT = f"{PROPERTY_WAIT}\x01true", f"{PROPERTY_WAIT}\x01false"
 _BATCH_ITEM_OVERHEAD = 22
@@ -180,7 +182,7 @@ class Producer(GroupMember):
         self._rotation: int | None = None
         self._faults = LatencyFaultTolerance() if self._settings.avoid_faults else None
         self._tracer: Tracer | None = None
-        self._templates: dict[tuple[str, str, bool], RequestTemplate] = {}
+        self._templates: dict[tuple[str, str, str | None], RequestTemplate] = {}
 
     async def _join(self, instance: ClientInstance) -> None:
         instance.join_producer(self.group)
@@ -438,14 +440,17 @@ class Producer(GroupMember):
     def _request(
         self, instance: ClientInstance, encoded: _EncodedMessage, queue: MessageQueue
     ) -> TemplatedRequest:
-        key = encoded.topic, queue.broker_name, encoded.batch
+        batch_properties = encoded.properties if encoded.batch else None
+        key = encoded.topic, queue.broker_name, batch_properties
         template = self._templates.get(key) or self._new_template(key)
         born_ms = instance.clock.now_ms()
-        values = queue.queue_id, encoded.sys_flag, born_ms, encoded.flag, encoded.properties
+        numbers = queue.queue_id, encoded.sys_flag, born_ms, encoded.flag
+        values = numbers if encoded.batch else (*numbers, encoded.properties)
         return TemplatedRequest(template, values, encoded.body)
 
-    def _new_template(self, key: tuple[str, str, bool]) -> RequestTemplate:
-        topic, broker_name, batch = key
+    def _new_template(self, key: tuple[str, str, str | None]) -> RequestTemplate:
+        topic, broker_name, batch_properties = key
+        batch = batch_properties is not None
         header = SendMessageRequestHeaderV2(
             producer_group=self.group,
             topic=topic,
@@ -455,7 +460,7 @@ class Producer(GroupMember):
             sys_flag=0,
             born_timestamp=0,
             flag=0,
-            properties="",
+            properties=batch_properties or "",
             reconsume_times=0,
             batch=batch,
             bname=broker_name,
@@ -463,7 +468,8 @@ class Producer(GroupMember):
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
         while len(self._templates) >= TEMPLATES_MAX:
             del self._templates[next(iter(self._templates))]
-        template = RequestTemplate(self._open().request(code, header), _NUMBERS, _TEXTS)
+        request = self._open().request(code, header)
+        template = RequestTemplate(request, _NUMBERS, () if batch else _TEXTS)
         self._templates[key] = template
         return template
 

@@ -417,6 +417,21 @@ def test_plain_messages_of_a_batch_are_encoded_like_others() -> None:
         assert plain_batch_body([other, *messages[1:]], start, ends, 200) is None
 
 
+def test_each_batch_says_whether_it_waits_for_the_disk(world: ClientWorld, run: Run) -> None:
+    waits = [True, False, True]
+
+    async def send(producer: Producer) -> None:
+        for wait in waits:
+            await producer.send_batch([Message(topic="T", body=b"b", wait_store_ok=wait)])
+            await producer.send(Message(topic="T", body=b"b", wait_store_ok=wait))
+
+    run(with_producer(world, send))
+    said = [each.command.ext_fields["i"] for each in world.requests(BATCH)]
+    assert said == ["WAIT\x01true", "WAIT\x01false", "WAIT\x01true"]
+    alone = [each.command.ext_fields["i"] for each in world.requests(SEND)]
+    assert [text.partition("WAIT")[2] for text in alone] == ["\x01true", "\x01false", "\x01true"]
+
+
 def test_empty_batches_and_batches_of_retries_are_refused(world: ClientWorld, run: Run) -> None:
     retry = [Message(topic="%RETRY%g", body=b"x")]
     for messages, reason in (([], "has no messages"), (retry, "retry topic")):
