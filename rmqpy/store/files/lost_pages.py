@@ -52,9 +52,14 @@ class LostPagesError(StoreError):
         self.lost = lost
 
 
-@define(slots=True, eq=False, repr=False)
-class _Guarded:
-    mapping: weakref.ref[Buffer]
+class _Guarded(weakref.ref["Buffer"]):
+    """A mapping under guard, in one object: with many queues in turn, a file is mapped for a few
+    messages, and garbage collection meets whatever that creates.
+    """
+
+    __slots__ = ("is_written", "number", "path")
+
+    number: int
     path: str
     is_written: bool
 
@@ -82,8 +87,9 @@ def guard(view: memoryview, path: str, *, is_written: bool) -> None:
     if not backend.guard_mapping(number, view):
         _free.append(number)
         return
-    ended = weakref.ref(view.obj, lambda _: _forget(number))
-    _guarded[number] = _Guarded(ended, path, is_written)
+    guarded = _Guarded(view.obj, _forget)
+    guarded.number, guarded.path, guarded.is_written = number, path, is_written
+    _guarded[number] = guarded
 
 
 def check_read(path: str, data: memoryview, position: int) -> None:
@@ -132,8 +138,9 @@ def _refresh() -> None:
             known[guarded.path] = lost
 
 
-def _forget(number: int) -> None:
+def _forget(ended: weakref.ref[Buffer]) -> None:
+    assert isinstance(ended, _Guarded)
     _refresh()
-    backend.forget_mapping(number)
-    del _guarded[number]
-    _free.append(number)
+    backend.forget_mapping(ended.number)
+    del _guarded[ended.number]
+    _free.append(ended.number)

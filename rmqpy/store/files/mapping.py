@@ -10,6 +10,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 from rmqpy.codec import backend
@@ -65,6 +66,7 @@ def _choose() -> tuple[MapFile, ReleasePages]:
         return _map_in_python, _release_in_python
     from rmqpy.codec.native.binding import ffi, lib
 
+    @lru_cache(maxsize=16)
     def unmap_of(length: int) -> Callable[[Any], None]:
         return lambda begin: lib.rmq_unmap_file(begin, length)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Set
-from itertools import chain
 from typing import Final
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
@@ -15,7 +14,7 @@ from rmqpy.model.files import FileSystem
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.queues.consume_queue import LOAD_CHECK_FILES, ConsumeQueue
-from rmqpy.store.queues.touched import TouchedQueues
+from rmqpy.store.queues.touched import TouchedQueues, WalkedQueues
 
 QueueName = tuple[str, int]
 """Topic and queue id."""
@@ -42,12 +41,12 @@ class ConsumeQueueTable:
         self._queues: dict[QueueName, ConsumeQueue] = {}
         self._ids: dict[str, set[int]] = {}
         """The queue ids of each topic."""
-        self.shared: set[ConsumeQueue] = set()
+        self.shared = WalkedQueues()
         """The queues that the C core may write at any time: at most ``shared_max``."""
         self.shared_max = files.mappings_max * SHARED_PERCENT // 100
         self.touched = TouchedQueues(self.shared, files.mappings_max * OPEN_PERCENT // 100)
-        self._recent: tuple[list[ConsumeQueue], list[ConsumeQueue]] = [], []
-        """The touched and the shared queues of the flush before."""
+        self._recent: set[ConsumeQueue] = set()
+        """The queues that the flush before has examined."""
         self._torn: dict[str, BrokenFileSequenceError | None] = {}
         """The directories of incomplete queues, and why they could not be loaded."""
         self.hidden_count = 0
@@ -167,22 +166,22 @@ class ConsumeQueueTable:
         since the flush before, and yield None for each: a queue without traffic needs neither a
         mapping nor descriptors. Queues may be used meanwhile. No flush may be running.
         """
-        touched: list[ConsumeQueue] = []
-        shared = list(self.shared)
-        former, self._recent = self._recent, (touched, shared)
-        for queue in chain(*former):
+        former, examined = self._recent, set[ConsumeQueue]()
+        self._recent = examined
+        while former:
+            queue = former.pop()
             if not (queue in self.touched or queue in self.shared):
                 queue.close()
                 self.touched.closed(queue)
             yield None
-        both = set()
-        for queue in self.touched.begin_flush():
-            touched.append(queue)
-            if queue in self.shared:
-                both.add(queue)
+        # Those of C first: one that it gives back meanwhile is among the touched ones then.
+        for queue in self.shared.walk():
+            examined.add(queue)
             yield queue
-        for queue in shared:
-            yield None if queue in both else queue
+        for queue in self.touched.walk():
+            is_new = queue not in examined
+            examined.add(queue)
+            yield queue if is_new else None
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, or None if it does not exist."""

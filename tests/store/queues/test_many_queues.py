@@ -165,12 +165,17 @@ def test_a_flush_examines_what_c_takes_or_gives_back_meanwhile(make_rig: type[Me
         meanwhile()
         return [begun, *(step for step in steps if step is not None)]
 
+    def give_back() -> None:
+        queues.shared.discard(third)
+        queues.touched.add(third)
+
     for meanwhile in (
         lambda: None,
         lambda: queues.shared.add(first),
         lambda: queues.shared.add(unused),
         lambda: queues.shared.discard(second),
         lambda: queues.touched.discard(second),
+        give_back,
         queues.release_shared,
     ):
         found = examined(meanwhile)

@@ -38,7 +38,7 @@ def test_a_flush_examines_each_queue_once(steps: list[tuple[str, int]]) -> None:
             model.pop(queue, None)
             expected.discard(queue)
         elif step == "begin":
-            flush = touched.begin_flush()
+            flush = touched.walk()
             expected, examined = set(model), []
         else:
             found = next(flush, None)
