@@ -94,16 +94,14 @@ class PullConsumer(Consumer):
         """
         self._open()
         self._subscribe(queue.topic)
-        return await self._pull(
-            queue,
-            PullOrder(
-                offset=offset,
-                max_count=max_count,
-                expression=expression,
-                expression_type=expression_type,
-                suspend_ms=suspend_ms,
-            ),
+        order = PullOrder(
+            offset=offset,
+            max_count=max_count,
+            expression=expression,
+            expression_type=expression_type,
+            suspend_ms=suspend_ms,
         )
+        return self._pulled(queue, order, await self._pull_response(queue, order))
 
     def _subscribe(self, topic: str) -> None:
         if topic not in self._topics:

@@ -27,6 +27,8 @@ from rmqpy.remoting.java_values import java_hash_order
 FORMS_MAX: Final = 4
 PARSED_MIN: Final = 64
 """The number of headers after which building an expression pays."""
+ATTEMPTS_MAX: Final = 64
+"""The number of headers of other forms after which no more are looked at."""
 
 _WORD: Final = Struct(">I")
 _VALUE: Final = '([^"]*)'
@@ -49,6 +51,7 @@ class KnownHeaders:
 
     _forms: list[_Form] = field(factory=list)
     _parsed: int = 0
+    _attempts: int = 0
 
     def decode_command(self, frame: memoryview) -> RemotingCommand:
         """See :func:`rmqpy.remoting.frame.decode_command`."""
@@ -58,7 +61,13 @@ class KnownHeaders:
                 return command
         command = decode_command(frame)
         self._parsed += 1
-        if self._parsed > PARSED_MIN and len(self._forms) < FORMS_MAX:
+        if (
+            self._parsed > PARSED_MIN
+            and command.ext_fields
+            and len(self._forms) < FORMS_MAX
+            and self._attempts < ATTEMPTS_MAX
+        ):
+            self._attempts += 1
             self._learn(frame, command)
         return command
 
@@ -94,13 +103,12 @@ class KnownHeaders:
         return None
 
     def _learn(self, frame: memoryview, command: RemotingCommand) -> None:
-        """Add the form of a response that has ext fields, as brokers write it."""
+        """Add the form of a response with ext fields, if it is one that brokers write."""
         fields = command.ext_fields
         if (
             command.flag != FLAG_RESPONSE
             or command.language != LANGUAGE_JAVA
             or command.serialize_type != SERIALIZE_JSON
-            or not fields
             or not all(map(_NAME.fullmatch, (*fields, command.remark or "none")))
         ):
             return

@@ -18,7 +18,7 @@ from rmqpy.remoting.command import (
 from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.frame import MAX_HEADER, decode_command, encode_command
 from rmqpy.remoting.frame_decoder import FrameDecoder
-from rmqpy.remoting.known_headers import FORMS_MAX, PARSED_MIN, KnownHeaders
+from rmqpy.remoting.known_headers import ATTEMPTS_MAX, FORMS_MAX, PARSED_MIN, KnownHeaders
 
 SENT = RemotingCommand(
     0,
@@ -167,6 +167,13 @@ def test_a_connection_knows_few_forms_and_only_those_of_many_responses() -> None
         assert parses(known, frame_of(command))
         assert len(known._forms) == min(FORMS_MAX, max(0, number + 1 - PARSED_MIN))
     assert not parses(known, frame_of(evolve(SENT, ext_fields={f"name{PARSED_MIN}": "other"})))
+
+
+def test_a_connection_does_not_look_for_forms_forever() -> None:
+    other = learned(*[evolve(SENT, remark="no form")] * 2)
+    assert other._parsed > PARSED_MIN + ATTEMPTS_MAX
+    for _ in range(3):
+        assert parses(other, frame_of(SENT))
 
 
 def test_a_decoder_reads_frames_with_them_however_the_stream_is_split() -> None:
