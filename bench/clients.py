@@ -37,11 +37,17 @@ from rmqpy.testing.processes import RmqpySite, ServerProcess, python_environment
 
 HERE: Final = Path(__file__).resolve().parent
 LOADS: Final = ("send", "batch", "oneway", "push", "pull")
-KINDS: Final = ("java", "go", "rmqpy", "uvloop", "pure")
-"""``rmqpy`` runs on asyncio's own loop, ``uvloop`` on that one, ``pure`` without the C core."""
+KINDS: Final = ("java", "go", "rmqpy", "uvloop", "pure", "messages", "calls")
+"""``rmqpy`` runs on asyncio's own loop, ``uvloop`` on that one, ``pure`` without the C core. The
+last two are the least that pulls can cost (``pull_floor.py``).
+"""
 
 TOPIC, BACKLOG, QUEUES = "bench", "bench-backlog", 4
-LOADS_OF: Final = {"pypi": ("send", "batch", "oneway", "push")}
+LOADS_OF: Final = {
+    "pypi": ("send", "batch", "oneway", "push"),
+    "messages": ("pull",),
+    "calls": ("pull",),
+}
 """The loads of a kind that has not all."""
 WARM_SECONDS: Final = {"java": 8.0, "go": 3.0, "pypi": 3.0}
 """Java compiles what is hot, some push consumers wait; the others only open their connections."""
@@ -64,7 +70,8 @@ class Clients:
         self._numbers += 1
         topic = BACKLOG if load in ("push", "pull") else TOPIC
         warm = WARM_SECONDS.get(kind, 0.5)
-        arguments = [load, namesrv, topic, f"{load}-{self._numbers}", f"{seconds}", f"{warm}"]
+        mode = kind if kind in ("messages", "calls") else load
+        arguments = [mode, namesrv, topic, f"{load}-{self._numbers}", f"{seconds}", f"{warm}"]
         command, environment = self._of(kind)
         done = subprocess.run(
             ["taskset", "-c", GENERATOR_CORE, *command, *arguments],
@@ -91,6 +98,8 @@ class Clients:
             return [str(self.root / "go_client")], os.environ
         if kind == "pypi":
             return [str(self.pypi), str(HERE / "pypi_client_load.py")], os.environ
+        if kind in ("messages", "calls"):
+            return [sys.executable, str(HERE / "pull_floor.py")], python_environment(None)
         settings = {"uvloop": {"RMQPY_BENCH_LOOP": "uvloop"}, "pure": {"RMQPY_PURE": "1"}}
         environment = python_environment(settings.get(kind))
         if kind == "beside":
