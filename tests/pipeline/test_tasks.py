@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
+import resource
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -80,6 +82,25 @@ def test_garbage_collections_after_a_task_visit_few_objects(spark: SparkSession)
     for _ in range(2):
         list(map_on_spark(spark, collected, range(4)))
     assert max(map_on_spark(spark, collected, range(4))) < 5000
+
+
+BATCHES = 20
+BLOCKS = 3
+
+
+def page_faults(_number: int) -> int:
+    """Return the number of pages taken from the system for some batches in blocks of 8 MiB."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(BATCHES):
+        blocks = [b"\1" * (8 << 20) for _ in range(BLOCKS)]
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a parameter of glibc")
+def test_a_worker_keeps_the_memory_of_a_batch_for_the_next(spark: SparkSession) -> None:
+    pages = BLOCKS * (8 << 20) // resource.getpagesize()
+    assert max(map_on_spark(spark, page_faults, range(2))) < 3 * pages
 
 
 def test_many_units_share_tasks(spark: SparkSession) -> None:
