@@ -81,6 +81,7 @@ from rmqpy.upgrade.steps.plan_context import settings_of_facts
 CHUNK: Final = 8 << 20
 GIB: Final = 1 << 30
 RANGE: Final = 256 << 20
+SMALL_TASK: Final = 8 << 20
 QUEUES: Final = 100
 MANY_QUEUES: Final = 50_000
 WARMING_PASSES: Final = 4
@@ -259,19 +260,24 @@ class Bench:
             audit()
         self._note("spark warm", best(partial(timed, audit), self.rounds))
 
-    def data_source(self, session: Any, name: str, split_bytes: int, schema: str = "") -> None:
+    def data_source(
+        self, session: Any, name: str, split_bytes: int, schema: str = "", *, tasks: int = 0
+    ) -> None:
         """Measure a read of the store that is written nowhere."""
 
         def read() -> None:
             reader = session.read.format("rocketmq").option("splitBytes", split_bytes)
+            reader = reader.option("minPartitions", tasks)
             frame = (reader.schema(schema) if schema else reader).load(str(self.store))
             frame.write.format("noop").mode("overwrite").save()
 
         read()
         self._note(name, best(partial(timed, read), self.rounds))
 
-    def empty_tasks(self, session: Any) -> None:
-        """Measure as many tasks as splits of 8 MiB need, in which a Python worker does nothing."""
+    def small_tasks(self, session: Any) -> None:
+        """Measure a read with a task per 8 MiB, and as many tasks with an idle worker."""
+        count = self.size // SMALL_TASK
+        self.data_source(session, "tasks of 8 MiB", RANGE, tasks=count)
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
             from rmqpy import __version__
@@ -284,7 +290,6 @@ class Bench:
             frame = session.range(0, count, 1, count).mapInArrow(run, "id long")
             frame.write.format("noop").mode("overwrite").save()
 
-        count = sum(-(-file.stat().st_size // (8 << 20)) for file in self.files)
         tasks()
         self._note("empty tasks", best(partial(timed, tasks), self.rounds))
         self.figures["empty tasks"] = count
@@ -411,7 +416,7 @@ def measure_in_session(bench: Bench, rows: set[str]) -> dict[str, float]:
         if "splits" in rows:
             for mib in SPLIT_MIB:
                 bench.data_source(session, f"splits of {mib} MiB", mib << 20)
-            bench.empty_tasks(session)
+            bench.small_tasks(session)
         if "column" in rows:
             bench.data_source(session, "all columns", RANGE)
             bench.data_source(session, "one column", RANGE, "topic STRING")

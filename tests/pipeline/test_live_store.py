@@ -95,6 +95,6 @@ def test_the_store_of_a_running_broker_is_read(
     live: LiveCluster, sending: Callable[[], tuple[str, set[bytes]]], spark: SparkSession
 ) -> None:
     topic, sent = sending()
-    reader = spark.read.format("rocketmq").option("topic", topic).option("splitBytes", 32768)
+    reader = spark.read.format("rocketmq").option("topic", topic).option("minPartitions", 32)
     bodies = [bytes(row["body"]) for row in reader.load(str(live.store)).collect()]
     assert len(bodies) == len(set(bodies)) and sent <= set(bodies)

@@ -345,7 +345,7 @@ def test_s7_a_frame_is_used_twice_and_pushes_no_filters(
     try:
         for pushdown in ("true", "false"):
             spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
-            frame = reader.option("splitBytes", 8192).load(str(store_of(STORE)))
+            frame = reader.option("minPartitions", 64).load(str(store_of(STORE)))
             count = frame.count()
             assert 0 < frame.where("queueId = 1").count() < count == frame.count()
     finally:

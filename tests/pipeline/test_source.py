@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from harness.pipeline import Row
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-SPLIT = 8192
+PART = 8192
 Read = Callable[..., "DataFrame"]
 
 LIGHT = "topic string, queueId int, queueOffset bigint, physicalOffset bigint"
@@ -44,13 +44,21 @@ def read(spark: SparkSession) -> Read:
     return load
 
 
+def parts_of(store: Path, size: int) -> int:
+    """Return the number of tasks at which each reads ``size`` bytes of the logs."""
+    folders = [store / "commitlog", *store.glob("dledger-*/data")]
+    files = [file for folder in folders for file in folder.glob("*") if file.name.isdigit()]
+    return sum(file.stat().st_size for file in files) // size
+
+
 def test_rows_are_those_that_a_java_consumer_received(
     told_node: str,
     store_of: Callable[[str], Path],
     check_rows: Callable[[str, list[Row]], None],
     read: Read,
 ) -> None:
-    rows = read(store_of(told_node), splitBytes=SPLIT).collect()
+    store = store_of(told_node)
+    rows = read(store, minPartitions=parts_of(store, PART)).collect()
     check_rows(told_node, [row.asDict() for row in rows])
 
 
@@ -63,18 +71,58 @@ def test_a_directory_that_is_not_a_store_is_refused(tmp_path: Path) -> None:
         source.reader(source.schema())
 
 
-def test_a_schema_prunes_and_any_split_reads_the_same(
+def test_a_schema_prunes_and_any_division_reads_the_same(
     store_of: Callable[[str], Path], read: Read
 ) -> None:
     store = store_of("C-upgraded-v497/n0")
     whole = read(store, schema=LIGHT, includeInternalTopics=True).collect()
     assert whole[0].asDict().keys() == {"topic", "queueId", "queueOffset", "physicalOffset"}
-    for split in (1000, 65536):
-        part = read(store, schema=LIGHT, includeInternalTopics=True, splitBytes=split)
+    for options in (
+        {"minPartitions": parts_of(store, 1000)},
+        {"minPartitions": parts_of(store, 65536)},
+        {"splitBytes": 1000},
+    ):
+        part = read(store, schema=LIGHT, includeInternalTopics=True, **options)
         assert part.collect() == whole
     assert [row.asDict() for row in read(store, schema="entryIndex bigint, term bigint").collect()][
         -1
     ]["term"] >= 0
+
+
+@pytest.mark.parametrize("node", ["A-classic-clean-v497", "C-upgraded-v497/n0"])
+def test_small_ranges_and_files_share_a_task(
+    node: str, store_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rmqpy.pipeline.datasource import source
+
+    store = store_of(node)
+
+    def read(**options: object) -> tuple[list[Any], list[Row]]:
+        given = {name: str(value) for name, value in options.items()}
+        made = source.RocketMqSource({"path": str(store), **given})
+        reader = made.reader(made.schema())
+        parts: list[Any] = reader.partitions()
+        batches: list[Any] = [batch for part in parts for batch in reader.read(part)]
+        return parts, [row for batch in batches for row in batch.to_pylist()]
+
+    (part,), whole = read()
+    files = len({work.path for work in part.works})
+    assert files > 1 and whole
+    size = parts_of(store, 1)
+    for task in (100_000, 3_000_000):
+        monkeypatch.setattr(source, "TASK_BYTES", task)
+        for split in (1, 65536, 2_000_000):
+            parts, rows = read(splitBytes=split)
+            assert rows == whole
+            works = [work for part in parts for work in part.works]
+            assert sum(work.stop - work.start for work in works) == size
+            sizes = [sum(work.stop - work.start for work in part.works) for part in parts]
+            share = max(task, split)
+            assert max(sizes) <= share
+            assert all(len(part.works) == 1 for part in parts) == (share < 1 << 20)
+        for least in (1, 2, 7, 50):
+            parts, rows = read(minPartitions=least)
+            assert rows == whole and len(parts) >= least
 
 
 def test_many_stores_are_read_together(store_of: Callable[[str], Path], read: Read) -> None:
@@ -123,7 +171,8 @@ def test_damage_fails_unless_data_loss_is_allowed(
     options: dict[str, object] = {"includeInternalTopics": True, "failOnDataLoss": False}
     rows = read(store, schema=LIGHT, **options).collect()
     assert 0 < len(rows) < count
-    assert read(store, schema=LIGHT, splitBytes=1000, **options).collect() == rows
+    many = parts_of(store, 1000)
+    assert read(store, schema=LIGHT, minPartitions=many, **options).collect() == rows
 
 
 @pytest.mark.parametrize(
@@ -133,6 +182,7 @@ def test_damage_fails_unless_data_loss_is_allowed(
         ("topic binary", {}, "column topic is string, not binary"),
         ("topic string", {"splitbyte": 1}, "has no option splitbyte"),
         ("topic string", {"splitBytes": "many"}, "expected a whole number"),
+        ("topic string", {"minPartitions": "-1"}, "expected a whole number"),
         ("topic string", {"failOnDataLoss": "yes"}, "expected true or false"),
     ],
 )

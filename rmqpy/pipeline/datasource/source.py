@@ -8,8 +8,9 @@
 ==================================  ==============================================================
 
 A task reads the frames that start in its range of a log file. It finds its first frame by walking
-over the headers of the frames in the 8 MiB before it, so the cost does not depend on the number of
-ranges. Only the columns of the schema are built, so a user's schema prunes columns.
+over the headers of the frames in the 8 MiB before it. A task itself costs as much as the rows of
+some 4 MiB, so ranges of less than 32 MiB share one, as those of small files do. Only the columns of
+the schema are built, so a user's schema prunes columns.
 
 Messages are selected by options (topic, queueId, startingTimestamp, endingTimestamp), which hold
 for every use of a DataFrame. Queue offsets, times, a key, or an id are looked up (:mod:`.lookup`).
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import evolve
@@ -71,6 +72,11 @@ logger: Final = logging.getLogger(__name__)
 
 FORMAT: Final = "rocketmq"
 SPLIT_BYTES: Final = 256 << 20
+TASK_BYTES: Final = 32 << 20
+"""The least that a task reads of a large log, unless ``minPartitions`` asks for more tasks."""
+WHOLE_FILE_BYTES: Final = 1 << 62
+SHARE_BYTES_MIN: Final = 1 << 10
+"""What a task reads at least: smaller ranges would contain no start of a message."""
 
 STORE_OPTIONS: Final = frozenset(
     [
@@ -79,6 +85,7 @@ STORE_OPTIONS: Final = frozenset(
         "brokerName",
         "includeInternalTopics",
         "splitBytes",
+        "minPartitions",
         "failOnDataLoss",
         "topic",
         "queueId",
@@ -100,6 +107,7 @@ def check_selection(options: Mapping[str, str]) -> None:
     """Raise ConfigError unless all are options of SELECTION_OPTIONS that agree."""
     given = Options(options, SELECTION_OPTIONS)
     given.count("splitBytes", SPLIT_BYTES)
+    given.count("minPartitions", 0, least=0)
     given.flag("failOnDataLoss", True)
     filter_of(given)
     Lookup.of(given)
@@ -159,11 +167,11 @@ def _is_store(options: Mapping[str, str]) -> bool:
 
 
 class StorePart(InputPartition):
-    """A range of a log file in the store at ``root``, or below that URI."""
+    """Ranges of log files in the store at ``root``, or below that URI, to read in this order."""
 
-    def __init__(self, work: WorkRange, root: str) -> None:
+    def __init__(self, works: tuple[WorkRange, ...], root: str) -> None:
         super().__init__(None)
-        self.work = work
+        self.works = works
         self.root = root
 
 
@@ -182,6 +190,7 @@ class StoreReader(DataSourceReader):
         self._stores = _stores(given)
         self._broker_name = given.text("brokerName", None)
         self._split_bytes = given.count("splitBytes", SPLIT_BYTES)
+        self._parts_min = given.count("minPartitions", 0, least=0)
         self._fails = given.flag("failOnDataLoss", True)
         self._filter = filter_of(given)
         self._lookup = Lookup.of(given)
@@ -196,13 +205,18 @@ class StoreReader(DataSourceReader):
             return [
                 part for root, files in self._stores for part in self._lookup.parts(files, root)
             ]
+        stores = [(root, [*self._log_files(files, root)]) for root, files in self._stores]
+        share = max(self._split_bytes, TASK_BYTES)
+        if self._parts_min:
+            total = sum(_end(work) - work.start for _root, works in stores for work in works)
+            share = min(share, max(total // self._parts_min, SHARE_BYTES_MIN))
         return [
-            StorePart(work, root)
-            for root, files in self._stores
-            for work in self._works(files, root)
+            StorePart(works, root)
+            for root, files in stores
+            for works in packed((piece for work in files for piece in _cut(work, share)), share)
         ]
 
-    def _works(self, files: FileSystem, root: str) -> Iterator[WorkRange]:
+    def _log_files(self, files: FileSystem, root: str) -> Iterator[WorkRange]:
         directory = read_directory(files, root)
         limit = read_confirmed_end(files, directory)
         for log in directory.logs:
@@ -210,20 +224,22 @@ class StoreReader(DataSourceReader):
                 if file.size != log.file_size and self._fails:
                     name = directory.relative(file.path)
                     raise self._loss(root, name, file.first_offset, file.size)
-            yield from split_log(log, directory.root, self._split_bytes, limit)
+            yield from split_log(log, directory.root, WHOLE_FILE_BYTES, limit)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         prepare_worker(self._version)
         if isinstance(partition, StorePart):
-            yield from project_columns(self._batches(partition), self._schema)
+            found: Iterator[Any] = (
+                batch for work in partition.works for batch in self._batches(partition, work)
+            )
+            yield from project_columns(found, self._schema)
         elif isinstance(partition, LookupPart):
             make = MessageColumns(self._columns, self._broker_name)
             files = dict(self._stores)[partition.root]
             found = record_batches(files, partition.places, make, self._filter)
             yield from project_columns(found, self._schema)
 
-    def _batches(self, part: StorePart) -> Iterator[pyarrow.RecordBatch]:
-        work = part.work
+    def _batches(self, part: StorePart, work: WorkRange) -> Iterator[pyarrow.RecordBatch]:
         file, before = view_before(work, dict(self._stores)[part.root])
         walk = MessageWalk(file, MessageSelection())
         begin = walk.skip(work.start - work.first_offset, before)
@@ -248,6 +264,31 @@ class StoreReader(DataSourceReader):
             "messages up to the end",
             "run rmqpy pipeline audit for details, or set failOnDataLoss=false to skip them",
         )
+
+
+def _cut(work: WorkRange, size: int) -> Iterator[WorkRange]:
+    """Yield the parts of ``size`` bytes of a range, up to its limit."""
+    for start in range(work.start, _end(work), size):
+        yield evolve(work, start=start, stop=min(start + size, work.stop))
+
+
+def _end(work: WorkRange) -> int:
+    """Return the offset at which the bytes of a range end that may be read."""
+    return work.stop if work.limit is None else min(work.stop, work.limit)
+
+
+def packed(ranges: Iterable[WorkRange], size: int) -> Iterator[tuple[WorkRange, ...]]:
+    """Yield consecutive ranges together as long as they have at most ``size`` bytes."""
+    group: list[WorkRange] = []
+    filled = 0
+    for work in ranges:
+        if group and filled + work.stop - work.start > size:
+            yield tuple(group)
+            group, filled = [], 0
+        group.append(work)
+        filled += work.stop - work.start
+    if group:
+        yield tuple(group)
 
 
 def filter_of(given: Options) -> MessageFilter:
