@@ -10,7 +10,8 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,6 +30,12 @@ pytestmark = pytest.mark.spark
 def test_results_are_in_order(spark: SparkSession) -> None:
     assert list(map_on_spark(spark, str, range(11), wave=3)) == [str(n) for n in range(11)]
     assert list(map_on_spark(spark, str, [])) == []
+
+
+def test_a_job_uses_nothing_of_sql(spark: SparkSession) -> None:
+    """Spark would plan and compile a query for each job, and load its SQL for the first."""
+    only: Any = SimpleNamespace(sparkContext=spark.sparkContext)
+    assert list(map_on_spark(only, str, range(11), wave=3)) == [str(n) for n in range(11)]
 
 
 def test_the_error_of_a_worker_reaches_the_driver(spark: SparkSession, tmp_path: Path) -> None:

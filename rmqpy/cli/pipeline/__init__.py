@@ -56,7 +56,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from rmqpy.pipeline.spark.session import worker_texts
 
     with ExitStack() as stack:
-        for text in worker_texts(spark_of(options, stack)):
+        for text in worker_texts(spark_of(options, stack, light=False)):
             print(f"{'worker':<12} {text}")
     print(f"Spark works at {options.remote or options.master}")
     return EXIT_DONE

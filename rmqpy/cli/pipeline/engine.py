@@ -128,7 +128,11 @@ def store_runners(
 
 
 def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = True) -> SparkSession:
-    """Return a session; it is ``light`` if Python workers do all the work."""
+    """Return a session.
+
+    It is ``light`` if Python workers do all the work, and then has no ``format("rocketmq")``: the
+    registration starts a worker, and Spark's SQL.
+    """
     from rmqpy.pipeline.spark.session import LOCAL_MASTER, SessionPlan, spark_session
 
     if options.master is not None and options.remote is not None:
@@ -142,10 +146,11 @@ def spark_of(options: argparse.Namespace, stack: ExitStack, *, light: bool = Tru
         archives=_list(options.archives),
     )
     session = stack.enter_context(spark_session(plan))
-    # This imports pyspark. If pyspark were missing, the session would have reported it.
-    from rmqpy.pipeline.datasource.source import register
+    if not light:
+        # This imports pyspark. If pyspark were missing, the session would have reported it.
+        from rmqpy.pipeline.datasource.source import register
 
-    register(session)
+        register(session)
     return session
 
 

@@ -1,12 +1,13 @@
 """Map a function over numbered work units in Spark tasks, with the results in order.
 
-A wave is one Spark job: ``spark.range`` over the units' numbers, mapped by ``mapInArrow``. The
-overhead of a task is some 20 ms of CPU, about as much as 100 MiB of audit, so a task executes
-several units if there are more than two per core. Units are assigned to tasks in turn: neighbours
-in a log are alike (the hole at its end costs nothing), and the last task must not be the only one
-with work. The units of a wave are sent to the workers, which return one pickled value per unit. Two
-waves run at a time, so that cores are not idle at the end of one; the results of at most five waves
-wait in the driver, however much work there is.
+A wave is one Spark job: an RDD of the units' numbers, or with Spark Connect, which has none,
+``spark.range`` and ``mapInArrow``. For an RDD Spark plans and compiles nothing, which halves the
+CPU time of a first job. The overhead of a task is some 20 ms of CPU, about as much as 100 MiB of
+audit, so a task executes several units if there are more than two per core. Units are assigned to
+tasks in turn: neighbours in a log are alike (the hole at its end costs nothing), and the last task
+must not be the only one with work. The units of a wave are sent to the workers, which return one
+pickled value per unit. Two waves run at a time, so that cores are not idle at the end of one; the
+results of at most five waves wait in the driver, however much work there is.
 
 A unit may be executed more than once (a worker died, speculation), but only one result is returned.
 """
@@ -21,7 +22,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from attrs import define
 
 from rmqpy import __version__
 from rmqpy.audit.checks.engine import ordered_map
@@ -31,6 +34,7 @@ from rmqpy.pipeline.spark.stage_progress import JobProgress
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 __all__ = ["WAVE_UNITS", "map_on_spark"]
@@ -92,44 +96,55 @@ def _run_wave(session: SparkSession, do: Callable[[T], R], wave: tuple[T, ...]) 
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    tasks = _tasks(session, len(wave))
+    context: SparkContext | None = getattr(session, "sparkContext", None)
+    tasks = len(wave) if context is None else _tasks(context, len(wave))
     unit_numbers = [unit for first in range(tasks) for unit in range(first, len(wave), tasks)]
-    task = _task(do, tuple(wave[unit] for unit in unit_numbers), __version__)
-    numbers = session.range(0, len(wave), 1, numPartitions=tasks)
+    task = _Task(do, tuple(wave[unit] for unit in unit_numbers), __version__)
     try:
-        rows = numbers.mapInArrow(task, ANSWER_SCHEMA).collect()
+        if context is None:
+            numbers = session.range(0, len(wave), 1, numPartitions=tasks)
+            rows = [
+                tuple(row) for row in numbers.mapInArrow(task.in_arrow, ANSWER_SCHEMA).collect()
+            ]
+        else:
+            rows = context.parallelize(range(len(wave)), tasks).mapPartitions(task).collect()
     except (PySparkException, Py4JError) as error:
         raise RmqError(f"the Spark job failed: {_cause(str(error))}") from error
-    answers = {unit_numbers[row["number"]]: pickle.loads(row["answer"]) for row in rows}
+    answers = {unit_numbers[number]: pickle.loads(answer) for number, answer in rows}
     assert len(answers) == len(rows) == len(wave), "Spark lost or duplicated a work unit"
     return [answers[number] for number in range(len(wave))]
 
 
-def _tasks(session: SparkSession, units: int) -> int:
-    """Return the number of tasks for a wave.
-
-    It is one task per unit if the session does not report its cores (Spark Connect).
-    """
-    context = getattr(session, "sparkContext", None)
-    return units if context is None else min(units, TASKS_PER_CORE * context.defaultParallelism)
+def _tasks(context: SparkContext, units: int) -> int:
+    """Return the number of tasks for a wave."""
+    cores: int = context.defaultParallelism
+    return min(units, TASKS_PER_CORE * cores)
 
 
-def _task(
-    do: Callable[[T], R], wave: tuple[T, ...], version: str
-) -> Callable[[Iterator[pyarrow.RecordBatch]], Iterator[pyarrow.RecordBatch]]:
-    def run(batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+@define(slots=True, frozen=True)
+class _Task(Generic[T, R]):
+    """Executes work units on a worker, given by their numbers in ``wave``."""
+
+    do: Callable[[T], R]
+    wave: tuple[T, ...]
+    version: str
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of each unit, and its pickled result."""
+        prepare_worker(self.version)
+        for number in numbers:
+            yield number, pickle.dumps(self.do(self.wave[number]))
+
+    def in_arrow(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
+        """Do the same for batches of numbers."""
         import pyarrow
 
-        prepare_worker(version)
         for batch in batches:
-            numbers: list[int] = batch.column(0).to_pylist()
-            answers: list[Any] = [pickle.dumps(do(wave[number])) for number in numbers]
+            numbers, answers = zip(*self(batch.column(0).to_pylist()), strict=True)
             yield pyarrow.RecordBatch.from_arrays(
                 [pyarrow.array(numbers, pyarrow.int64()), pyarrow.array(answers, pyarrow.binary())],
                 names=["number", "answer"],
             )
-
-    return run
 
 
 def prepare_worker(version: str) -> None:
