@@ -21,7 +21,7 @@ audit-queues-plain  6     the same with 50,000 queues, without keys
 md5                 0.85  CPU: openssl md5 / ``pipeline audit --md5``
 cores               1.7   wall time: ``pipeline audit --engine local`` on one core / on two
 spark               0.7   CPU: ``pipeline audit`` / the same with ``--engine spark``
-spark-warm          0.7   the same audit in a Spark session that has run it before
+spark-warm          0.7   the same in a session of ``pipeline audit`` that has run it before
 spark-cores         1.7   wall time: ``pipeline audit --engine spark`` on one core / on two
 rebuild-queues      2     CPU: ``pipeline rebuild --apply``, 50,000 queues / 100 queues (at most)
 splits              1.2   CPU: all columns in splits of 8 MiB / of 64 MiB, in a session (at most)
@@ -82,9 +82,10 @@ CHUNK: Final = 8 << 20
 GIB: Final = 1 << 30
 RANGE: Final = 256 << 20
 SMALL_TASK: Final = 8 << 20
+TINY: Final = 1 << 20
 QUEUES: Final = 100
 MANY_QUEUES: Final = 50_000
-WARMING_PASSES: Final = 4
+WARMING_PASSES: Final = 8
 """Passes before timing, in which the JVM compiles and the workers start."""
 ZSTD_LEVEL: Final = "1"
 """The level of Spark's writer, whose default is 3; the export uses 1."""
@@ -95,6 +96,13 @@ STAT_TIMES = slice(11, 15)
 """utime, stime, cutime, and cstime after the name of a process in /proc/PID/stat."""
 SET_CHILD_SUBREAPER: Final = 36
 """The number of the call of prctl after which orphans become children of this process."""
+
+EMPTY_APPLICATION: Final = """
+from rmqpy.pipeline.spark.session import SessionPlan, spark_session
+with spark_session(SessionPlan(light=True)) as session:
+    session.range(1).count()
+"""
+"""A program of Spark that does nothing, in a session as that of ``pipeline audit``."""
 
 GOALS: Final = {
     "audit": 6.0,
@@ -167,11 +175,16 @@ def tree_ticks() -> dict[int, int]:
 
 
 def command(words: list[str], *, cores: int | None = None) -> tuple[float, float]:
-    """Run a command of rmqpy and return its seconds, and the CPU seconds of all its processes."""
+    """Run ``rmqpy pipeline`` and return its seconds, and the CPU seconds of all its processes."""
+    return program(["-m", "rmqpy.cli", "pipeline", *words], cores=cores)
+
+
+def program(words: list[str], *, cores: int | None = None) -> tuple[float, float]:
+    """Run a program of Python like :func:`command`."""
     allowed = sorted(os.sched_getaffinity(0))[:cores]
     cpu, start = children_cpu_s(), time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-m", "rmqpy.cli", "pipeline", *words],
+        [sys.executable, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         preexec_fn=partial(os.sched_setaffinity, 0, allowed),
@@ -235,6 +248,18 @@ class Bench:
         words = ["audit", str(self.store), "--format", "json", *options]
         command(words, cores=cores)  # brings the derived files into the page cache
         self._note(name, best(lambda: command(words, cores=cores), self.rounds))
+
+    def tiny_audit(self) -> None:
+        """Measure what an audit takes however small the store is, on two cores."""
+        store = self.work / "tiny"
+        make_store(store, Shape(body=1024, queues=1), TINY, TINY)
+        words = ["audit", str(store), "--format", "json", "--engine", "local"]
+        self._note("audit of 1 MiB", best(lambda: command(words), self.rounds))
+
+    def empty_application(self, name: str, *, cores: int | None = None) -> None:
+        """Measure a program that starts a session, counts one row, and stops it."""
+        words = ["-c", EMPTY_APPLICATION]
+        self._note(name, best(lambda: program(words, cores=cores), self.rounds))
 
     def _note(self, name: str, timing: tuple[float, float]) -> None:
         self.figures[f"{name} s"], self.figures[f"{name} cpu-s"] = timing
@@ -383,8 +408,8 @@ def committed(checkpoint: Path) -> int:
 
 
 @contextmanager
-def session_of(workers: int) -> Iterator[Any]:
-    plan = SessionPlan(master=f"local[{workers},4]", name="bench")
+def session_of(workers: int, *, light: bool = False) -> Iterator[Any]:
+    plan = SessionPlan(master=f"local[{workers},4]", name="bench", light=light)
     with spark_session(plan) as session:
         yield session
 
@@ -400,19 +425,27 @@ def measure_commands(bench: Bench, rows: set[str]) -> None:
         bench.audit("audit --md5", "--engine", "local", "--md5")
     if "cores" in rows:
         bench.audit("audit on one core", "--engine", "local", cores=1)
+        bench.tiny_audit()
     if rows & {"spark", "spark-cores"}:
         bench.audit("audit on Spark", "--engine", "spark")
+        bench.empty_application("empty application")
     if "spark-cores" in rows:
         bench.audit("audit on Spark on one core", "--engine", "spark", cores=1)
+        bench.empty_application("empty application on one core", cores=1)
     if "rebuild-queues" in rows:
         bench.rebuild_queues("rebuild of 100 queues")
+
+
+def measure_warm_audit(bench: Bench, _rows: set[str]) -> dict[str, float]:
+    """Measure an audit in a session like that of ``pipeline audit``."""
+    with session_of(2, light=True) as session:
+        bench.spark_warm(session)
+    return bench.figures
 
 
 def measure_in_session(bench: Bench, rows: set[str]) -> dict[str, float]:
     """Measure the rows that need a Spark session; the JVM lives as long as this process."""
     with session_of(2) as session:
-        if "spark-warm" in rows:
-            bench.spark_warm(session)
         if "splits" in rows:
             for mib in SPLIT_MIB:
                 bench.data_source(session, f"splits of {mib} MiB", mib << 20)
@@ -461,10 +494,14 @@ def measure(store: Path, options: argparse.Namespace, work: Path, rows: set[str]
         if row in rows or (row == "audit-queues" and "rebuild-queues" in rows):
             bench.figures |= measure_other_store(row, shape, options, work, rows)
     if rows & SESSION_ROWS:
+        in_session = {measure_warm_audit: {"spark-warm"}}
+        in_session[measure_in_session] = SESSION_ROWS - {"spark-warm"}
         if "audit cpu-s" not in bench.figures:
             bench.audit("audit", "--engine", "local")
-        with ProcessPoolExecutor(1, get_context("fork")) as other:
-            bench.figures |= other.submit(measure_in_session, bench, rows).result()
+        for measure_rows, names in in_session.items():
+            if rows & names:
+                with ProcessPoolExecutor(1, get_context("fork")) as other:
+                    bench.figures |= other.submit(measure_rows, bench, rows).result()
     return bench
 
 
