@@ -108,6 +108,12 @@ class Dispatcher:
         self.index_cursor = max(index_cursor, low)
         self._rebuilt_offset = self._log.confirm_offset
 
+    def skip_to(self, offset: int) -> None:
+        """Continue the consume queues at ``offset``: they have the units of all messages before."""
+        if self._index is None:
+            self.index_cursor = max(self.index_cursor, offset)
+        self.queue_cursor = max(self.queue_cursor, offset)
+
     def set_open_tail(self, is_open: bool) -> None:
         """Set whether the log may end inside a record whose rest has not arrived yet (a slave)."""
         self._open_tail = is_open

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from attrs import define, evolve
 
@@ -246,7 +247,13 @@ class FlushTracker:
         self.queues_flushed(task)
 
     def queue_flush_failed(self, error: BaseException) -> None:
-        """Record that a queue flush failed. That is final, unless the disk was full."""
+        """Record that a queue flush failed. That is final, unless the disk was full.
+
+        The system has given up writing some pages, as in a power failure: a next start that found
+        their units in the page cache would take them for durable.
+        """
+        with suppress(OSError):
+            self._files.unlink(self._paths.boot)
         if not (isinstance(error, OSError) and error.errno in NO_ROOM):
             self._health.fail(f"flushing the consume queues failed: {error}")
 

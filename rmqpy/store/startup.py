@@ -147,7 +147,7 @@ def _start_locked(
     rebuilds = QueueRebuilds(files, paths.queue_rebuilds)
     opened.notes += rebuilds.cut(queues, opened.log)
     short = 0 if torn else _short_queues(queues, point)
-    _align_queues(opened, queues, clean)
+    kept_from = _align_queues(opened, queues, clean=clean, no_power_loss=no_power_loss)
     if not no_power_loss:
         note.write()  # From now on, units lead to whole records only.
     if index is not None:
@@ -164,6 +164,8 @@ def _start_locked(
     # What is dispatched again is on the disk after the next flush only.
     checkpoint.lower(queue_cursor)
     dispatcher.start(queue_cursor, index_cursor)
+    if kept_from is not None and kept_from <= queue_cursor:
+        dispatcher.skip_to(queues.max_physical_offset)
     dispatcher.run_for(DISPATCHED_AT_START_MS, DISPATCHED_AT_START, context.clock)
     queues.correct_min_offsets(opened.log.min_offset)
     return StoreParts(
@@ -218,16 +220,25 @@ def _load_index(context: StoreContext, paths: StorePaths, undo: ExitStack) -> Ke
     return index
 
 
-def _align_queues(opened: OpenedLog, queues: ConsumeQueueTable, clean: bool) -> None:
+def _align_queues(
+    opened: OpenedLog, queues: ConsumeQueueTable, *, clean: bool, no_power_loss: bool
+) -> int | None:
     """Cut units that lead beyond the end of the log. After an unclean stop, also cut units that may
-    not be durable: dispatch writes them again.
+    not be durable: dispatch writes them again. Return the offset in the log from which on the
+    queues have all units nevertheless, up to their last message, or None.
     """
     queues.finish_recovery()
     cut = queues.truncate(opened.written_end)
     if cut:
         opened.notes.append(f"{cut} consume queues cut to the end of the log, {opened.written_end}")
-    if not clean:
-        queues.drop_unsynced(max(opened.dispatch_from, opened.log.min_offset))
+    if clean:
+        return None
+    durable_to = max(opened.dispatch_from, opened.log.min_offset)
+    if no_power_loss:
+        start = _frame_start(opened, durable_to)
+        return start if queues.keep_unsynced(opened.log, start) else None
+    queues.drop_unsynced(durable_to)
+    return None
 
 
 def _cursors(

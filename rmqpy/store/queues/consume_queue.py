@@ -420,6 +420,18 @@ class ConsumeQueue:
         self._cut(max(queue_offset * QUEUE_UNIT_SIZE, self.segments.min_offset))
         self.damaged = True
 
+    def mark_unsynced(self, durable_to: int) -> None:
+        """Include the units of messages at or after ``durable_to`` in the next sync, and the last
+        file (:meth:`mark_suspect`).
+        """
+        files = self._open_segments
+        count = self._file_count if files is None else len(files)
+        if count > 1 and self.max_physical_offset > durable_to:
+            first = self.segments.min_offset // QUEUE_UNIT_SIZE
+            end = self._first_at_or_after(durable_to, first, self._peek_unit)
+            self._dirty_from = min(self._dirty_from, end * QUEUE_UNIT_SIZE)
+        self.mark_suspect()
+
     def mark_suspect(self) -> None:
         """Include the last file in the next sync after an unclean stop: changes by the killed
         process (removed units, zeros) may only be in the page cache.
