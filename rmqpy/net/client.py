@@ -182,6 +182,9 @@ class _AwaitedRequest(Pending):
             self._context.run(wake, self)
         except RuntimeError:  # Another task runs: nothing of this one has run yet.
             self._loop.call_soon(wake, self, context=self._context)
+        except (SystemExit, KeyboardInterrupt) as stop:
+            # It is for the loop: uvloop would treat it as an error of the connection that reads.
+            self._loop.call_soon(_raise, stop)
 
     # -- the protocol of asyncio.Future, as far as a task uses it
 
@@ -217,6 +220,10 @@ class _AwaitedRequest(Pending):
         assert self._wake is not None
         self._loop.call_soon(self._wake, self, context=self._context)
         self._wake = None
+
+
+def _raise(stop: BaseException) -> None:
+    raise stop
 
 
 class RemotingClient:

@@ -188,6 +188,32 @@ def test_a_response_resumes_its_task_within_the_read(
     in_loop(main)
 
 
+def test_a_task_resumed_by_a_response_may_end_the_program(in_loop: InLoop) -> None:
+    """The loop ends with its SystemExit; the connection and other responses are not affected."""
+    answered_too: list[bytes] = []
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+
+            async def end() -> None:
+                await world.ask(b"end")
+                raise SystemExit(7)
+
+            async def other() -> None:
+                answered_too.append(await world.ask(b"other"))
+
+            tasks = [asyncio.create_task(each()) for each in (end, other)]
+            await asyncio.sleep(0)
+            await answer_all(world.peer, 2)
+            await asyncio.wait(tasks)
+            await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit) as ended:
+        in_loop(main)
+    assert ended.value.code == 7
+    assert answered_too == [b"other"]
+
+
 def test_a_task_resumed_by_a_response_may_cancel_the_next_one(in_loop: InLoop) -> None:
     async def main(scheduler: SkewedScheduler) -> None:
         async with answered(scheduler) as world:
