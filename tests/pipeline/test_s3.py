@@ -1,9 +1,8 @@
-"""Stores in S3: a server of moto, with s3fs as a user has it."""
+"""Stores in S3, with s3fs as a user has it, beyond what test_elsewhere.py does at every place."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import socket
@@ -11,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from harness.elsewhere import BUCKET, S3_KEYS, Place, s3
 from harness.pipeline import flip_bit
 from harness.store import StoreRig
 
@@ -33,55 +32,30 @@ Upload = Callable[[Path], str]
 
 CLASSIC = "A-classic-clean-v497"
 LOG = "commitlog/00000000000000000000"
-BUCKET = "backups"
-KEYS = {"key": "tester", "secret": "of-the-tester"}
-"""Spark's workers may have been started without them in their environment."""
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(
-        find_spec("moto") is None or find_spec("s3fs") is None,
-        reason="moto or s3fs is not installed; pip install 'moto[server]' s3fs",
-    ),
-]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """Start a server of S3 on a free port, and return its URL."""
-    server = import_module("moto.server").ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", KEYS["key"])
-        patch.setenv("AWS_SECRET_ACCESS_KEY", KEYS["secret"])
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        # The server is in this process, and its log is not that of the command.
-        patch.setattr(logging.getLogger("werkzeug"), "disabled", True)
-        server.start()
-        host, port = server.get_host_and_port()
-        yield f"http://{host}:{port}"
-        server.stop()
+def place() -> Iterator[Place]:
+    with s3() as found:
+        yield found
 
 
 @pytest.fixture
-def options(endpoint: str) -> list[str]:
-    return ["--storage-option", f"endpoint_url={endpoint}"]
+def endpoint(place: Place) -> str:
+    return place.options["endpoint_url"]
 
 
 @pytest.fixture
-def upload(endpoint: str) -> Upload:
+def options(place: Place) -> list[str]:
+    return place.words
+
+
+@pytest.fixture
+def upload(place: Place) -> Upload:
     """Return a function that uploads a store and returns its URI."""
-    s3 = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
-    if not s3.exists(BUCKET):
-        s3.mkdir(BUCKET)
-
-    def put(store: Path) -> str:
-        place = f"{BUCKET}/{store.parent.name}/{store.name}"
-        for path in store.rglob("*"):
-            if path.is_file():
-                s3.pipe_file(f"{place}/{path.relative_to(store)}", path.read_bytes())
-        return f"s3://{place}"
-
-    return put
+    return place.uploaded
 
 
 def report(root: str, capsys: Capture, *words: str) -> str:
@@ -90,15 +64,6 @@ def report(root: str, capsys: Capture, *words: str) -> str:
     shown = capsys.readouterr()
     assert code != 1, shown
     return f"{code} {shown.out}".replace(root, "ROOT")
-
-
-@pytest.mark.parametrize("node", [CLASSIC, "C-upgraded-v497/n0", "D-dledger-v497/n1"])
-def test_an_audit_has_the_report_of_the_directory(
-    node: str, store_of: StoreOf, upload: Upload, options: list[str], capsys: Capture
-) -> None:
-    store = store_of(node)
-    local = report(str(store), capsys)
-    assert report(upload(store), capsys, *options) == local
 
 
 def test_spark_has_the_report_of_the_directory(
@@ -110,7 +75,7 @@ def test_spark_has_the_report_of_the_directory(
     spark: SparkSession,
 ) -> None:
     store = copy_of(CLASSIC)
-    for name, value in KEYS.items():
+    for name, value in S3_KEYS.items():
         options += ["--storage-option", f"{name}={value}"]
     for damaged in (False, True):
         if damaged:
@@ -128,7 +93,7 @@ def test_rows_are_those_of_the_directory(
     store = store_of("C-upgraded-v497/n0")
     reader = spark.read.format("rocketmq").schema("topic string, queueOffset long, body binary")
     expected = sorted(map(tuple, reader.load(str(store)).collect()))
-    there = reader.option("storageOptions", json.dumps({**KEYS, "endpoint_url": endpoint}))
+    there = reader.option("storageOptions", json.dumps({**S3_KEYS, "endpoint_url": endpoint}))
     uri = upload(store)
     assert sorted(map(tuple, there.load(uri).collect())) == expected
     assert len(expected) > 200
@@ -142,7 +107,7 @@ def test_sql_queries_a_store_there(
     store_of: StoreOf, upload: Upload, options: list[str], capsys: Capture, spark: SparkSession
 ) -> None:
     store = store_of(CLASSIC)
-    for name, value in KEYS.items():
+    for name, value in S3_KEYS.items():
         options += ["--storage-option", f"{name}={value}"]
     statement = "SELECT topic, count(*) AS n, max(size) FROM messages GROUP BY topic ORDER BY topic"
     found = []
@@ -186,7 +151,7 @@ def test_a_lookup_reads_kilobytes(
         return [row for batch in batches for row in batch.to_pylist()]
 
     monkeypatch.setattr(ObjectStore, "read", counted)
-    storage = json.dumps({**KEYS, "endpoint_url": endpoint})
+    storage = json.dumps({**S3_KEYS, "endpoint_url": endpoint})
     schema = RocketMqSource({"path": str(store)}).schema()
     uri = upload(store)
     place = {"topic": "Topic", "queueId": "1", "startingOffset": "700", "endingOffset": "702"}
@@ -251,14 +216,14 @@ def test_an_export_to_s3_has_the_rows_of_a_folder(
         export_with_a_kill(request.getfixturevalue("spark"), store, target, endpoint, tmp_path)
     duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect()
-    s3 = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
-    s3.invalidate_cache()
-    connection.register_filesystem(s3)
+    system = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
+    system.invalidate_cache()
+    connection.register_filesystem(system)
     query = "SELECT * FROM read_parquet('{}/*.parquet') ORDER BY physicalOffset"
     found = connection.sql(query.format(target)).fetchall()
     assert found == connection.sql(query.format(tmp_path / "out")).fetchall()
     assert len(found) > 200
-    names = {name.rpartition("/")[2] for name in s3.find(target)}
+    names = {name.rpartition("/")[2] for name in system.find(target)}
     assert {"_SUCCESS", "_manifest.json"} == {name for name in names if "parquet" not in name}
 
 
@@ -281,7 +246,7 @@ def export_with_a_kill(
 
         return do
 
-    place = ObjectStore(target, {**KEYS, "endpoint_url": endpoint})
+    place = ObjectStore(target, {**S3_KEYS, "endpoint_url": endpoint})
     plan = ExportPlan(
         root=str(store), target=ObjectTarget(place), range_bytes=8192, internal_topics=True
     )
@@ -324,10 +289,10 @@ def table_bodies(kind: str, endpoint: str, folder: Path) -> list[bytes]:
         catalog = import_module("pyiceberg.catalog").load_catalog("test", **settings)
         found = catalog.load_table("mq.messages").scan().to_arrow()
     else:
-        s3 = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
-        s3.invalidate_cache()
+        system = import_module("s3fs").S3FileSystem(endpoint_url=endpoint)
+        system.invalidate_cache()
         with import_module("duckdb").connect() as database:
-            database.register_filesystem(s3)
+            database.register_filesystem(system)
             found = database.sql(f"SELECT * FROM read_parquet('{place}/*.parquet')").arrow()
             found = found.read_all() if hasattr(found, "read_all") else found
     rows = sorted(found.to_pylist(), key=lambda row: int(row["physicalOffset"]))
@@ -379,20 +344,6 @@ for kind in (DeltaTable, IcebergTable, ObjectTable):
     kind.append = append
 main({words})
 """
-
-
-def test_two_appends_to_s3_from_one_position_commit_once(
-    upload: Upload, endpoint: str, tmp_path: Path
-) -> None:
-    """The server decides, also for an object that is uploaded in parts."""
-    store = ObjectStore(f"s3://{BUCKET}/{tmp_path.name}/two", {"endpoint_url": endpoint})
-    upload(tmp_path)
-    for size in (100, 101 << 20):
-        source = tmp_path / f"{size}"
-        with source.open("wb") as file:
-            file.truncate(size)
-        assert store.create_file(str(source), f"{size}")
-        assert not store.create_file(str(source), f"{size}")
 
 
 def test_an_export_to_a_missing_bucket_is_one_sentence(

@@ -32,10 +32,15 @@ LIST_SECONDS: Final = 1800.0
 READ_SECONDS: Final = 120.0
 WRITE_SECONDS: Final = 1800.0
 """The time for one object."""
-PATIENCE: Final[Mapping[str, Mapping[str, Any]]] = {
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
+    # Its own patience is longer than that of a user in front of a command.
     "s3": {"config_kwargs": {"connect_timeout": 5, "retries": {"max_attempts": 2}}},
+    # fsspec drops the instances that it keeps in a forked process, such as that in which Spark
+    # starts. hdfs-native waits there, for ever, for its threads, which a fork does not copy.
+    "hdfs": {"skip_instance_cache": True},
+    "viewfs": {"skip_instance_cache": True},
 }
-"""Options of drivers whose own patience is longer than that of a user in front of a command."""
+"""Options of drivers, before those of the user."""
 SAME: Final = {"s3a": "s3", "s3n": "s3"}
 WITHOUT_LIST: Final = ("http", "https")
 """Schemes of places that say neither the names nor the sizes of their files."""
@@ -254,7 +259,7 @@ class ObjectStore:
                     " a file system that fsspec knows; mount or copy the data, and give its local"
                     " path"
                 )
-            options = {**PATIENCE.get(SAME.get(scheme, scheme), {}), **self.options}
+            options = {**OPTIONS.get(SAME.get(scheme, scheme), {}), **self.options}
             system, self._path = fsspec.core.url_to_fs(self.root, **options)
             self._is_renamed = scheme in RENAMED
             self._system = system
