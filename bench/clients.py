@@ -73,15 +73,21 @@ class Clients:
         mode = kind if kind in ("messages", "calls") else load
         arguments = [mode, namesrv, topic, f"{load}-{self._numbers}", f"{seconds}", f"{warm}"]
         command, environment = self._of(kind)
-        done = subprocess.run(
-            ["taskset", "-c", GENERATOR_CORE, *command, *arguments],
-            env=environment,
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            timeout=RUN_SECONDS_MAX,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                ["taskset", "-c", GENERATOR_CORE, *command, *arguments],
+                env=environment,
+                cwd=self.root,
+                capture_output=True,
+                text=True,
+                timeout=RUN_SECONDS_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SystemExit(
+                f"{load} of {kind}: no result within {RUN_SECONDS_MAX} s; a consumer that has read"
+                " everything waits, so try a larger --backlog"
+            ) from None
         if done.returncode or not done.stdout:
             raise SystemExit(f"{load} of {kind}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
         result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -151,7 +157,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pypi", type=Path, help="interpreter that has rocketmq 0.4.4")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each load")
     parser.add_argument("--seconds", type=float, default=2.0, help="measured seconds of each")
-    parser.add_argument("--backlog", type=int, default=2_000_000, help="messages to read")
+    parser.add_argument(
+        "--backlog",
+        type=int,
+        default=6_000_000,
+        help="messages to read: a push consumer reads each once, in its warm-up, too",
+    )
     parser.add_argument("--output", type=Path, help="result file, for example results/DATE.json")
     return parser.parse_args(arguments)
 
