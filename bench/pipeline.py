@@ -494,11 +494,13 @@ def measure(store: Path, options: argparse.Namespace, work: Path, rows: set[str]
         if row in rows or (row == "audit-queues" and "rebuild-queues" in rows):
             bench.figures |= measure_other_store(row, shape, options, work, rows)
     if rows & SESSION_ROWS:
-        in_session = {measure_warm_audit: {"spark-warm"}}
-        in_session[measure_in_session] = SESSION_ROWS - {"spark-warm"}
+        warm = frozenset({"spark-warm"})
         if "audit cpu-s" not in bench.figures:
             bench.audit("audit", "--engine", "local")
-        for measure_rows, names in in_session.items():
+        for measure_rows, names in (
+            (measure_warm_audit, warm),
+            (measure_in_session, SESSION_ROWS - warm),
+        ):
             if rows & names:
                 with ProcessPoolExecutor(1, get_context("fork")) as other:
                     bench.figures |= other.submit(measure_rows, bench, rows).result()
