@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from contextvars import Context
 from functools import partial
@@ -128,7 +129,7 @@ class ServerLink:
 
 
 @define(slots=True, eq=False, repr=False)
-class Pending:
+class Pending(ABC):
     """A request without an answer."""
 
     timeout_ms: int
@@ -139,8 +140,9 @@ class Pending:
     def deadline_ms(self) -> int:
         return self.sent_ms + self.timeout_ms
 
+    @abstractmethod
     def done(self, response: RemotingCommand | None, fault: RmqError | None) -> None:
-        raise NotImplementedError
+        """Pass on the response, or why there is none; called once."""
 
 
 @define(slots=True, eq=False, repr=False)

@@ -330,3 +330,12 @@ def _frame_end(receiver: FrameDecoder, data: bytes, position: int) -> int:
         length = int.from_bytes(data[position : position + 4])
         return min(len(data), position + 4 + length)
     return position + needed
+
+
+def run_answered(side: FallbackDriver | FastPathDriver, *frames: bytes) -> None:
+    """Receive the frames in one turn, all of which are answered with success."""
+    side.receive(0, b"".join(frames))
+    side.end_turn()
+    side.harness.scheduler.run_until_idle()
+    side.end_turn()
+    assert [answer.code for answer in side.channels[0].take()] == [0] * len(frames)

@@ -12,7 +12,13 @@ from random import Random
 from typing import cast
 
 import pytest
-from harness.fastpath import SEND_FIELDS, BrokerPair, FallbackDriver, FastPathDriver
+from harness.fastpath import (
+    SEND_FIELDS,
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    run_answered,
+)
 
 from rmqpy.codec import backend
 from rmqpy.remoting.command import RemotingCommand
@@ -33,15 +39,6 @@ def send(queue_id: int, number: int) -> bytes:
     properties = f"UNIQ_KEY\1{number:032d}\2KEYS\1k{number % 50} all\2"
     fields = {**SEND_FIELDS, "b": "T", "d": str(QUEUES), "e": str(queue_id), "i": properties}
     return encode_command(RemotingCommand(310, ext_fields=fields, body=b"b" * 100))
-
-
-def run(side: Side, *frames: bytes) -> None:
-    """Receive the frames in one turn, all of which are answered with success."""
-    side.receive(0, b"".join(frames))
-    side.end_turn()
-    side.harness.scheduler.run_until_idle()
-    side.end_turn()
-    assert [answer.code for answer in side.channels[0].take()] == [0] * len(frames)
 
 
 @pytest.fixture
@@ -95,7 +92,7 @@ def pair(
     for side in both:
         side.connect(("10.0.0.1", 1234))
         for turn in range(3):  # C learns a queue from the first message, its file from the second.
-            run(side, *(send(queue_id, turn) for queue_id in range(QUEUES)))
+            run_answered(side, *(send(queue_id, turn) for queue_id in range(QUEUES)))
     yield both
     feed.close()
     for side in both:
@@ -145,7 +142,7 @@ def assert_same(pair: BrokerPair) -> None:
 def test_the_files_are_those_of_python(pair: BrokerPair, written: list[tuple[str, int]]) -> None:
     for frames in turns(1, 40):
         for side in pair:
-            run(side, *frames)
+            run_answered(side, *frames)
     lengths = [length for path, length in written if "/fast/consumequeue/T/1/" in path]
     assert max(lengths) >= 4096
     assert sum(length for path, length in written if "/fast/index/" in path) > 20 * 4000
@@ -208,7 +205,7 @@ def test_everything_is_there_after_a_kill(pair: BrokerPair) -> None:
     found = []
     for frames in turns(4, 10):
         for side in pair:
-            run(side, *frames)
+            run_answered(side, *frames)
     for side in pair:
         store, scheduler = side.harness.store, side.harness.scheduler
         store.close_without_flush()

@@ -11,7 +11,13 @@ from random import Random
 from typing import cast
 
 import pytest
-from harness.fastpath import SEND_FIELDS, BrokerPair, FallbackDriver, FastPathDriver
+from harness.fastpath import (
+    SEND_FIELDS,
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    run_answered,
+)
 
 from rmqpy.broker.fastpath.tables import FastPathTables
 from rmqpy.codec import backend
@@ -30,16 +36,6 @@ QUEUES, PER_FILE, MAPPED_MAX = 8, 10, 2
 def send(queue_id: int, topic: str = "T") -> bytes:
     fields = {**SEND_FIELDS, "b": topic, "d": str(QUEUES), "e": str(queue_id)}
     return encode_command(RemotingCommand(310, ext_fields=fields, body=b"b" * 100))
-
-
-def run(side: Side, *frames: bytes) -> None:
-    """Receive the frames in one turn, all of which are answered with success."""
-    side.receive(0, b"".join(frames))
-    side.end_turn()
-    side.harness.scheduler.run_until_idle()
-    side.end_turn()
-    answers = side.channels[0].take()
-    assert [answer.code for answer in answers] == [0] * len(frames)
 
 
 @pytest.fixture
@@ -71,7 +67,7 @@ def pair(
         side.connect(("10.0.0.1", 1234))
         for _ in range(2):  # C learns a queue from the first message, and its file from the second.
             for queue_id in range(QUEUES):
-                run(side, send(queue_id))
+                run_answered(side, send(queue_id))
     both[1].handed_back.clear()
     yield both
     feed.close()
@@ -118,7 +114,7 @@ def test_units_are_those_of_python_in_any_order(pair: BrokerPair, written: list[
     for _ in range(40):
         frames = [send(choose.randrange(QUEUES)) for _ in range(choose.choice((1, 3, 20)))]
         for side in pair:
-            run(side, *frames)
+            run_answered(side, *frames)
         assert len(pair[1].harness.store.queues.shared) <= MAPPED_MAX
     assert not pair[1].handed_back, "C has stored all of these"
     assert len(written) > 100
@@ -130,7 +126,7 @@ def test_queues_in_turn_take_no_mappings(pair: BrokerPair, written: list[int]) -
     shared = set(fast.harness.store.queues.shared)
     for side in pair:
         for queue_id in range(QUEUES):
-            run(side, send(queue_id))
+            run_answered(side, send(queue_id))
     assert len(set(written)) == len(written) == QUEUES - MAPPED_MAX
     assert set(fast.harness.store.queues.shared) == shared
     opened = {queue for queue in fast.harness.store.queues if queue.is_open}
@@ -144,11 +140,11 @@ def test_a_queue_with_several_messages_at_once_is_mapped(
     queues = pair[1].harness.store.queues
     unmapped = next(queue for queue in queues if queue not in queues.shared)
     for side in pair:
-        run(side, send(unmapped.name[1]), send(unmapped.name[1]))
+        run_answered(side, send(unmapped.name[1]), send(unmapped.name[1]))
     assert unmapped in queues.shared and len(queues.shared) == MAPPED_MAX
     written.clear()
     for side in pair:
-        run(side, send(unmapped.name[1]))
+        run_answered(side, send(unmapped.name[1]))
     assert not written
     assert_same(pair)
 
@@ -162,7 +158,7 @@ def test_a_flush_syncs_what_was_written(
         store.flush_tracker.flush_queues()
     assert not store.queues.touched
     for queue_id in range(QUEUES):
-        run(fast, send(queue_id))
+        run_answered(fast, send(queue_id))
     assert len(written) == QUEUES - MAPPED_MAX
     assert len(store.queues.touched) == QUEUES - MAPPED_MAX
     synced: list[str] = []
@@ -179,7 +175,7 @@ def test_everything_is_there_after_a_kill(pair: BrokerPair, written: list[int]) 
     for _ in range(2 * PER_FILE):
         for side in pair:
             for queue_id in range(QUEUES):
-                run(side, send(queue_id))
+                run_answered(side, send(queue_id))
     assert written
     ends = []
     for side in pair:
@@ -227,7 +223,7 @@ def test_what_c_cannot_write_is_written_in_python(
     break_it(pair[1].feed.core, tmp_path)
     for side in pair:
         for queue_id in (*range(QUEUES), *range(QUEUES)):
-            run(side, send(queue_id))
+            run_answered(side, send(queue_id))
     assert not written
     assert_same(pair)
 
@@ -237,7 +233,7 @@ def test_a_topic_that_was_deleted_begins_again(pair: BrokerPair) -> None:
         side.harness.store.delete_topic_queues("T")
         for _ in range(3):
             for queue_id in range(QUEUES):
-                run(side, send(queue_id))
+                run_answered(side, send(queue_id))
     queues = pair[1].harness.store.queues
     assert {int(queue.max_offset) for name, queue in queues.items() if name[0] == "T"} == {3}
     assert_same(pair)
