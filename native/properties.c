@@ -10,15 +10,29 @@
 #define PROPERTY_SEPARATOR 2
 #define REPLACEMENT 0xFFFDu
 
+#if defined(__SSE2__)
+/* Return a bit for each of sixteen bytes that is `target`. */
+static inline unsigned bytes_equal_to(const uint8_t *sixteen, uint8_t target)
+{
+    const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)sixteen);
+
+    return (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)target)));
+}
+#endif
+
 /* Return the first `target` in [at, end), or `end`. Texts are short, so this avoids a call. */
 static inline const uint8_t *find_byte(const uint8_t *at, const uint8_t *end, uint8_t target)
 {
 #if defined(__SSE2__)
-    for (; end - at >= 16; at += 16) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)at);
-        const unsigned found = (unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8((char)target)));
-        if (found != 0)
-            return at + __builtin_ctz(found);
+    if (end - at >= 16) {
+        for (; end - at > 16; at += 16) {
+            const unsigned found = bytes_equal_to(at, target);
+            if (found != 0)
+                return at + __builtin_ctz(found);
+        }
+        /* The last sixteen bytes again cover some that were looked at. */
+        const unsigned found = bytes_equal_to(end - 16, target);
+        return found != 0 ? end - 16 + __builtin_ctz(found) : end;
     }
 #endif
     while (at < end && *at != target)
@@ -39,6 +53,26 @@ int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *foun
         }
     }
     return 0;
+}
+
+rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length)
+{
+    rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    const uint8_t *const end = raw + length;
+    rmq_property item;
+
+    while (rmq_next_property(&raw, end, &item)) {
+        const rmq_slice value = {item.value, item.value_length};
+        if (rmq_is_named(&item, "TAGS"))
+            found.tags = value;
+        else if (rmq_is_named(&item, "KEYS"))
+            found.keys = value;
+        else if (rmq_is_named(&item, "DELAY"))
+            found.delay = value;
+        else if (rmq_is_named(&item, "UNIQ_KEY"))
+            found.uniq_key = value;
+    }
+    return found;
 }
 
 /* Of equal names, keeps the first position and the last value, like rmqpy/codec/properties.py. */

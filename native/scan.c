@@ -9,6 +9,12 @@
 #define PREFETCH_FRAME_MAX 1024u /* of larger frames, most is never read */
 #define FRAME_HEAD 8u /* size and magic, the same for records, entries, and fillers */
 
+typedef struct {
+    const uint8_t *name; /* NULL: none yet */
+    size_t length;
+    uint32_t hash;
+} last_topic;
+
 /* Integer.parseInt for ASCII digits; 0 if Java would throw. */
 static int64_t parse_int(rmq_slice text)
 {
@@ -30,26 +36,6 @@ static int64_t parse_int(rmq_slice text)
             return 0;
     }
     return negative ? -value : value;
-}
-
-rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length)
-{
-    rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    const uint8_t *const end = raw + length;
-    rmq_property item;
-
-    while (rmq_next_property(&raw, end, &item)) {
-        const rmq_slice value = {item.value, item.value_length};
-        if (rmq_is_named(&item, "TAGS"))
-            found.tags = value;
-        else if (rmq_is_named(&item, "KEYS"))
-            found.keys = value;
-        else if (rmq_is_named(&item, "DELAY"))
-            found.delay = value;
-        else if (rmq_is_named(&item, "UNIQ_KEY"))
-            found.uniq_key = value;
-    }
-    return found;
 }
 
 enum rmq_stop rmq_measure_record(const uint8_t *view, size_t start, size_t rest, rmq_record_places *places)
@@ -93,7 +79,15 @@ enum rmq_stop rmq_measure_record(const uint8_t *view, size_t start, size_t rest,
     return RMQ_END;
 }
 
-static void fill_row(const rmq_scan_state *state, const rmq_record_places *places, int64_t *row)
+/* Hash the topic of a record; mostly it is that of the record before. */
+static uint32_t hash_topic(const uint8_t *topic, size_t length, last_topic *last)
+{
+    if (last->name == NULL || last->length != length || !rmq_bytes_equal(last->name, topic, length))
+        *last = (last_topic){topic, length, rmq_java_hash(0, topic, length)};
+    return last->hash;
+}
+
+static void fill_row(const rmq_scan_state *state, const rmq_record_places *places, last_topic *last, int64_t *row)
 {
     const uint8_t *const record = state->view + places->start;
     const int32_t sys_flag = rmq_load_int(record + 36);
@@ -121,7 +115,7 @@ static void fill_row(const rmq_scan_state *state, const rmq_record_places *place
     row[RMQ_PROPERTIES_POSITION] = (int64_t)places->properties;
     row[RMQ_PROPERTIES_LENGTH] = (int64_t)places->properties_length;
     row[RMQ_UNIQ_KEY_HASH] = found.uniq_key.at
-        ? rmq_index_key_hash(rmq_java_hash(0, state->view + places->topic, places->topic_length), found.uniq_key.at,
+        ? rmq_index_key_hash(hash_topic(state->view + places->topic, places->topic_length, last), found.uniq_key.at,
                              found.uniq_key.length) : -1;
     row[RMQ_KEYS_POSITION] = found.keys.at ? found.keys.at - state->view : 0;
     row[RMQ_KEYS_LENGTH] = (int64_t)found.keys.length;
@@ -129,7 +123,7 @@ static void fill_row(const rmq_scan_state *state, const rmq_record_places *place
     row[RMQ_TERM] = -1;
 }
 
-static enum rmq_stop scan_record(const rmq_scan_state *state, size_t start, size_t rest, int64_t *row)
+static enum rmq_stop scan_record(const rmq_scan_state *state, size_t start, size_t rest, last_topic *last, int64_t *row)
 {
     rmq_record_places places;
     const enum rmq_stop stop = rmq_measure_record(state->view, start, rest, &places);
@@ -141,11 +135,11 @@ static enum rmq_stop scan_record(const rmq_scan_state *state, size_t start, size
         if (rmq_crc32(record + places.head_size, places.body_length) != rmq_load32(record + 8))
             return RMQ_BAD_CRC;
     }
-    fill_row(state, &places, row);
+    fill_row(state, &places, last, row);
     return RMQ_END;
 }
 
-static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
+static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, last_topic *last, int64_t *row, size_t *frame_size)
 {
     const size_t rest = state->length - state->position;
     const uint8_t *const record = state->view + state->position;
@@ -158,10 +152,10 @@ static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, int64_t *ro
         return RMQ_BLANK;
     if (*frame_size == 0 && magic == 0)
         return RMQ_ZERO;
-    return scan_record(state, state->position, rest, row);
+    return scan_record(state, state->position, rest, last, row);
 }
 
-static enum rmq_stop scan_entry(const rmq_scan_state *state, int64_t *row, size_t *frame_size)
+static enum rmq_stop scan_entry(const rmq_scan_state *state, last_topic *last, int64_t *row, size_t *frame_size)
 {
     const size_t rest = state->length - state->position;
     const uint8_t *const entry = state->view + state->position;
@@ -189,9 +183,9 @@ static enum rmq_stop scan_entry(const rmq_scan_state *state, int64_t *row, size_
         || rmq_load_long(entry + 24) != state->base_offset + (int64_t)state->position)
         return RMQ_BAD_FIELDS;
     if (state->count > 0) {
-        const int64_t *const last = row - RMQ_COLUMN_COUNT;
-        if (last[RMQ_ENTRY_INDEX] == INT64_MAX || index != last[RMQ_ENTRY_INDEX] + 1
-            || term < last[RMQ_TERM])
+        const int64_t *const before = row - RMQ_COLUMN_COUNT;
+        if (before[RMQ_ENTRY_INDEX] == INT64_MAX || index != before[RMQ_ENTRY_INDEX] + 1
+            || term < before[RMQ_TERM])
             return RMQ_BAD_FIELDS;
     } else if (index < 0 || term < 0) {
         return RMQ_BAD_FIELDS;
@@ -200,7 +194,7 @@ static enum rmq_stop scan_entry(const rmq_scan_state *state, int64_t *row, size_
     if ((record_magic == RMQ_MESSAGE_MAGIC_V1 || record_magic == RMQ_MESSAGE_MAGIC_V2)
         && rmq_load32(state->view + body) != length)
         return RMQ_BAD_FIELDS;
-    const enum rmq_stop stop = scan_record(state, body, length, row);
+    const enum rmq_stop stop = scan_record(state, body, length, last, row);
     if (stop == RMQ_END) {
         row[RMQ_FRAME_OFFSET] -= (int64_t)RMQ_ENTRY_HEADER_SIZE;
         row[RMQ_ENTRY_INDEX] = index;
@@ -220,6 +214,8 @@ static void prefetch_ahead(const rmq_scan_state *state, size_t frame_size)
 
 enum rmq_stop rmq_scan(rmq_scan_state *state)
 {
+    last_topic last = {NULL, 0, 0};
+
     state->count = 0;
     state->position = 0;
     while (state->position < state->length) {
@@ -227,8 +223,8 @@ enum rmq_stop rmq_scan(rmq_scan_state *state)
         size_t frame_size = 0;
         if (state->count == state->max_records)
             return RMQ_LIMIT;
-        const enum rmq_stop stop = state->dledger ? scan_entry(state, row, &frame_size)
-                                                  : scan_classic_frame(state, row, &frame_size);
+        const enum rmq_stop stop = state->dledger ? scan_entry(state, &last, row, &frame_size)
+                                                  : scan_classic_frame(state, &last, row, &frame_size);
         if (stop != RMQ_END)
             return stop;
         prefetch_ahead(state, frame_size);

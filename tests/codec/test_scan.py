@@ -137,6 +137,16 @@ def test_texts_outside_ascii_are_hashed_as_in_java(walk: Walk, raw: bytes) -> No
     assert found.uniq_key_hash[0] == index_key_hash("T\ufffd", text)
 
 
+def test_properties_of_every_length_are_found(walk: Walk) -> None:
+    texts = [b"v" * length for length in range(1, 40)]
+    raw = [b"A\x01" + one + b"\x02KEYS\x01" + other for one in texts for other in texts]
+    found = walk(b"".join(record for text in raw for record in records(1, properties=text)))
+    assert list(found.keys_length) == [len(other) for _ in texts for other in texts]
+    ends = map(sum, zip(found.properties_position, found.properties_length, strict=True))
+    starts = map(sum, zip(found.keys_position, found.keys_length, strict=True))
+    assert list(starts) == list(ends)
+
+
 @pytest.mark.parametrize(
     ("tail", "stop"),
     [
