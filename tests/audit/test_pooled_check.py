@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 from attrs import evolve
+from harness.pipeline import RecordedProgress, flip_bit
 
 from rmqpy.audit.checks import engine
 from rmqpy.audit.checks.engine import AuditOptions, StoreAudit, audit_store
+from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.pooled_check import LOOK_AHEAD_BYTES, PooledQueues, pool_queues
 from rmqpy.audit.scan.directory import read_directory
-from rmqpy.audit.scan.findings import Finding
+from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.codec.tally.backend import queue_digest
-from rmqpy.codec.tally.pooled import PooledUnits, pool_units_in_python
+from rmqpy.codec.tally.derived_sums import IndexSums
+from rmqpy.codec.tally.pooled import OFFSET_MAX, PooledUnits, pool_units_in_python
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.store.files.disk import OsFileSystem
 
@@ -31,18 +34,26 @@ def proofs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     found: list[bool] = []
     prove = engine._StoreWalk._prove_clean
 
-    def noted(self: engine._StoreWalk, audit: StoreAudit, queues: PooledQueues) -> bool:
-        found.append(prove(self, audit, queues))
+    def noted(
+        self: engine._StoreWalk, audit: StoreAudit, logs: engine._Logs | None, queues: PooledQueues
+    ) -> bool:
+        found.append(prove(self, audit, logs, queues))
         return found[-1]
 
     monkeypatch.setattr(engine._StoreWalk, "_prove_clean", noted)
     return found
 
 
-def audited(root: Path, *, pooled: bool) -> tuple[StoreAudit, list[Finding]]:
+def audited(root: Path, *, pooled: bool, workers: int = 1) -> tuple[StoreAudit, list[Finding]]:
     found: list[Finding] = []
+    progress = RecordedProgress()
     plan = AuditOptions(root=str(root), sink=found.extend, pooled=pooled, range_bytes=65536)
-    return audit_store(OsFileSystem(), evolve(plan, workers=1)), found
+    plan = evolve(plan, workers=workers, progress=progress)
+    audit = audit_store(OsFileSystem(), plan)
+    # A second walk is more work; only a file of another length is not walked at all.
+    others = sum(f.code is FindingCode.FILE_SIZE and "commitlog" in f.file for f in found)
+    assert progress.sum == progress.total or others
+    return audit, found
 
 
 def compared(root: Path) -> list[Finding]:
@@ -120,6 +131,97 @@ def test_damage_of_a_queue_is_not_proven_clean(
         queue.write_bytes(changed[damage])
     assert compared(store)
     assert proofs == [False]
+
+
+BODY_POSITION = 88
+"""That of the body in a record with addresses of IPv4."""
+
+
+def log_of(store: Path) -> tuple[Path, list[int]]:
+    """Return the last file of the log, and the places at which its records start and end."""
+    file = max(store.glob("commitlog/*"))
+    data, ends = file.read_bytes(), [0]
+    while size := int.from_bytes(data[ends[-1] : ends[-1] + 4]):
+        ends.append(ends[-1] + size)
+    return file, ends
+
+
+def without_last(store: Path, count: int) -> None:
+    """Remove the last messages from log and consume queues, but not from the key index."""
+    log, ends = log_of(store)
+    overwrite(log, ends[-1 - count], bytes(ends[-1] - ends[-1 - count]))
+    for queue in store.glob("consumequeue/*/*/*"):
+        data = queue.read_bytes()
+        for at, (offset, size, _) in enumerate(QUEUE_UNIT.iter_unpack(data)):
+            if offset >= int(log.name) + ends[-1 - count] and size:
+                overwrite(queue, at * QUEUE_UNIT.size, bytes(QUEUE_UNIT.size))
+
+
+def overwrite(file: Path, place: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(place)
+        opened.write(data)
+
+
+def test_entries_past_the_end_of_the_log_do_not_count(
+    copy_of: StoreOf, proofs: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key index is walked before the end of the log is known."""
+    store = copy_of(NAMES[0])
+    without_last(store, 5)
+    walks: list[IndexWalk] = []
+    walk = IndexTask.__call__
+
+    def noted(self: IndexTask, work: IndexWalk) -> IndexSums:
+        walks.append(work)
+        return walk(self, work)
+
+    monkeypatch.setattr(IndexTask, "__call__", noted)
+    assert not compared(store)
+    assert proofs == [True]
+    log, ends = log_of(store)
+    end = int(log.name) + ends[-1]
+    assert [work.span[1] for work in walks] == [OFFSET_MAX, OFFSET_MAX, end, end, end]
+
+
+@pytest.mark.parametrize("tail", ["zeros", "torn", "junk", "doubtful", "short", "none", "ahead"])
+def test_the_end_of_the_log_is_judged_in_the_same_way(
+    tail: str, copy_of: StoreOf, proofs: list[bool]
+) -> None:
+    store = copy_of(NAMES[0])
+    log, ends = log_of(store)
+    following = log.parent / f"{int(log.name) + log.stat().st_size:020d}"
+    if tail == "torn":
+        overwrite(log, ends[-1] - 5, bytes(5))
+    elif tail == "junk":
+        overwrite(log, ends[-1], b"junk")
+    elif tail == "doubtful":
+        flip_bit(log, ends[-2] + BODY_POSITION)
+    elif tail == "short":
+        following.write_bytes(bytes(4096))
+    elif tail == "none":
+        log.unlink()
+    elif tail == "ahead":
+        following.write_bytes(bytes(log.stat().st_size))
+    compared(store)
+    assert proofs == [tail in ("zeros", "short")]
+
+
+def test_a_broker_that_starts_meanwhile_is_read_up_to_its_confirmed_end(
+    copy_of: StoreOf, proofs: list[bool]
+) -> None:
+    store = copy_of(NAMES[0])
+    asked: list[str] = []
+
+    def holder(path: str) -> int | None:
+        asked.append(path)
+        return 1 if len(asked) > 2 else None
+
+    plan = AuditOptions(root=str(store), pooled=True, holder=holder, workers=1)
+    audit = audit_store(OsFileSystem(), plan)
+    assert proofs == [False] and audit.facts.running
+    assert audit.facts.confirmed_end == audit.facts.end
+    assert audit.is_clean and audit.pooled is None and audit.records
 
 
 UNITS = (1, 200, 204, 205, 409, 410, 3000, 3276, 3277, 4000)

@@ -81,6 +81,21 @@ def test_work_is_reported_once() -> None:
     assert (recorded.total, recorded.sum) == (1000, 1000)
 
 
+def test_work_in_vain_is_expected_once_more() -> None:
+    """A share was reported, and its results were given up: the next work is new."""
+    recorded = RecordedProgress()
+    progress, session = JobProgress(recorded), Session()
+    progress.expect(1000)
+    with progress.watched(cast("SparkSession", session), 400):
+        session.tracker.stages[0] = Stage(4, 3)
+        while not recorded.reports:
+            session.tracker.polled.wait(10)
+    progress.expect(0)
+    progress.advance(1000)
+    assert recorded.reports == [300, 1000]
+    assert (recorded.total, recorded.sum) == (1300, 1300)
+
+
 @define
 class GroupTracker(Tracker):
     """A tracker of one job with all stages."""

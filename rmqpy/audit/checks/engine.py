@@ -7,6 +7,9 @@ ranges, whatever the size of the store.
 The audit of a store consists of these steps, in order: the facts (files, sizes, tails, small
 files), each log, each consume queue against the logs, and the key index against the logs. Another
 engine can run the ranges elsewhere (:class:`RangeRunner`) and reuse the other steps.
+
+Of a classic store on this machine to which nobody writes, log, queues, and key index are read at
+the same time, and the facts take the end of the log from the walk over it.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve, field
 
 from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
-from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, WalkTable, open_index
+from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, open_index
 from rmqpy.audit.checks.pooled_check import PooledQueues, pool_folders, pool_queues
 from rmqpy.audit.checks.range_runner import RangeRunner
 from rmqpy.audit.facts.facts import StoreFacts
@@ -35,7 +39,6 @@ from rmqpy.audit.scan.directory import (
     StoreDirectory,
     paths_below,
     read_directory,
-    read_logs,
 )
 from rmqpy.audit.scan.findings import Finding, FindingCode, Severity
 from rmqpy.audit.scan.log_bytes import map_log
@@ -45,6 +48,7 @@ from rmqpy.audit.scan.ranges import RANGE_BYTES, RangeResult, WorkRange, audit_r
 from rmqpy.codec.layout import INDEX_UNIT_SIZE
 from rmqpy.codec.tally.derived_sums import IndexSums
 from rmqpy.codec.tally.kernel import QueueTally, TallyPlan
+from rmqpy.codec.tally.pooled import OFFSET_MAX
 from rmqpy.model.files import FileSystem
 from rmqpy.model.progress import NoProgress, ProgressSink
 from rmqpy.model.values import define
@@ -226,9 +230,8 @@ class _UncertainError(Exception):
     """There are findings, so the audit must tell queues apart."""
 
 
-def _refuse_findings(findings: list[Finding]) -> None:
-    if findings:
-        raise _UncertainError
+_Logs = tuple[LogResult | None, LogResult | None]
+"""The classic log and the DLedger log."""
 
 
 class _StoreWalk:
@@ -236,8 +239,10 @@ class _StoreWalk:
         self.files = files
         self.plan = plan
         self.runner: RangeRunner = runner
-        self.folders = self._pool_folders()
-        self.directory = self._read_directory()
+        paths = paths_below(plan.root.rstrip("/") or "/", plan.settings)
+        self.unlisted = self._can_pool and self._is_here and plan.holder(paths.lock) is None
+        """True until the files of the consume queues are listed, of which there may be 100,000."""
+        self.directory = self._read_directory(queues=not self.unlisted)
         self.derived: DerivedFiles | None = None
         if plan.learned is not None:
             from rmqpy.audit.checks.derived_files import DerivedFiles
@@ -254,11 +259,14 @@ class _StoreWalk:
         self.key_range: tuple[int, int] | None = None
         self.committed_end: int | None = None
         self.uncommitted: list[Slot] = []
-        self.walked: Future[list[IndexSums]] | None = None
+        self.walked: tuple[tuple[int, int], Future[dict[str, IndexSums]]] | None = None
+        """The span of the walk over the key index, and the sums by file."""
+        self.attempted = 0
+        """The bytes that the attempt to prove the store clean has reported as checked."""
         self.ended = False
 
     def run(self) -> StoreAudit:
-        beside = ThreadPoolExecutor(1, thread_name_prefix="rmqpy-audit-index")
+        beside = ThreadPoolExecutor(2, thread_name_prefix="rmqpy-audit-beside")
         try:
             return self._run(beside)
         finally:
@@ -272,12 +280,28 @@ class _StoreWalk:
         running = plan.holder(self.directory.paths.lock) is not None
         if running:  # since then
             self._list_queues()
-        pooled = self.folders
-        if pooled is None and self._can_pool and not running:
-            pooled = self._pool(None)
-        bounds = tuple(pooled.bounds) if pooled is not None and pooled.certain else None
+        logs: _Logs | None = None
+        pooled: PooledQueues | None = None
+        # Of a member with a DLedger log, the facts say up to where its entries are committed.
+        at_once = self.unlisted and not self.directory.ledgers
+        if at_once:
+            pooling = beside.submit(self._pool, None)
+            opened = self._open_index(beside, (self._begin, OFFSET_MAX))
+            logs = self._walk_clean(
+                None, lambda: pooling.done() and not pooling.result()[0].certain
+            )
+            pooled = self._take_queues(*pooling.result())
+        elif self._can_pool and not running:
+            pooled = self._take_queues(*self._pool(None))
         facts = read_facts(
-            self.files, plan.root, plan.settings, plan.holder, self.directory, bounds, plan.until
+            self.files,
+            plan.root,
+            plan.settings,
+            plan.holder,
+            self.directory,
+            tuple(pooled.bounds) if pooled is not None and pooled.certain else None,
+            plan.until,
+            logs[0] if logs is not None else None,
         )
         self._sink([found for found in facts.findings if found.code not in TAIL_CODES])
         audit = StoreAudit(
@@ -287,18 +311,23 @@ class _StoreWalk:
             uncommitted=self.uncommitted,
         )
         self.committed_end = self._committed_end(facts)
+        ends = (facts.confirmed_end, self.committed_end, facts.end)
+        span = facts.begin, next(end for end in ends if end is not None)
         if plan.derived:
-            self._open_index(facts)
+            self._sink(opened if at_once else self._open_index(beside, span))
+        if self.key_range is not None:
+            self.key_range = span
         if self._can_pool and running:
-            pooled = self._pool(facts.confirmed_end)
-        if self.key_range is not None and self.derived is None:
-            # One index file keeps one core busy, so the log is walked meanwhile.
-            self.walked = beside.submit(self._walk_tables, self.key_range)
-        proven = pooled is not None and self._prove_clean(audit, pooled)
+            pooled = self._take_queues(*self._pool(facts.confirmed_end))
+        if at_once and facts.running:  # since then
+            logs = None
+        elif not at_once and pooled is not None and pooled.certain:
+            logs = self._walk_clean(facts.confirmed_end, lambda: False)
+        proven = pooled is not None and self._prove_clean(audit, logs, pooled)
         if not proven:
-            audit.classic = audit.ledger = None
+            plan.progress.expect(self.attempted)
             self._list_queues()
-            self._audit_logs(audit, self._sink)
+            audit.classic, audit.ledger = self._audit_logs(facts.confirmed_end, self._sink)
         if plan.md5:
             self._md5s(audit)
         if plan.derived:
@@ -326,64 +355,86 @@ class _StoreWalk:
     def _is_here(self) -> bool:
         return isinstance(self.runner, ThreadRunner) and type(self.files) is OsFileSystem
 
-    def _pool_folders(self) -> PooledQueues | None:
-        """Read all consume queues without a list of their files. Return None if that is needed:
-        something there is not as usual, or a broker is running.
-        """
-        plan = self.plan
-        paths = paths_below(plan.root.rstrip("/") or "/", plan.settings)
-        if not self._can_pool or not self._is_here or plan.holder(paths.lock) is not None:
-            return None
-        logs = read_logs(self.files, plan.root, plan.settings)
-        found = pool_folders(paths.consume_queue, logs[0].first_offset if logs else 0)
-        if found is None or plan.settings is None or not found.file_size:
-            return found
-        is_usual = found.file_size == queue_file_size(plan.settings)
-        return found if is_usual else None
+    @property
+    def _begin(self) -> int:
+        """The offset at which the logs begin."""
+        return self.directory.logs[0].first_offset if self.directory.logs else 0
 
-    def _read_directory(self) -> StoreDirectory:
-        plan, pooled = self.plan, self.folders
-        found = read_directory(self.files, plan.root, plan.settings, queues=pooled is None)
-        return found if pooled is None else evolve(found, queue_file_size=pooled.file_size)
+    def _read_directory(self, *, queues: bool = True) -> StoreDirectory:
+        return read_directory(self.files, self.plan.root, self.plan.settings, queues=queues)
 
     def _list_queues(self) -> None:
-        """List the files of the consume queues if they were read without that."""
-        if self.folders is not None:
-            self.folders = None
-            self.directory = self._read_directory()
-            self.units = QueueUnits(self.files, self.directory, scattered=self.scattered)
+        """List the files of the consume queues if they were not listed yet."""
+        if self.unlisted:
+            self._use(self._read_directory())
 
-    def _pool(self, limit: int | None) -> PooledQueues:
-        """Read all consume queues, up to the confirmed end of a running broker."""
-        begin = self.directory.logs[0].first_offset if self.directory.logs else 0
+    def _use(self, directory: StoreDirectory) -> None:
+        self.unlisted = False
+        self.directory = directory
+        self.units = QueueUnits(self.files, directory, scattered=self.scattered)
+
+    def _pool(self, limit: int | None) -> tuple[PooledQueues, StoreDirectory | None]:
+        """Read all consume queues, up to the confirmed end of a running broker.
+
+        Return them, and the directory if their files had to be listed for that.
+        """
+        plan, directory = self.plan, self.directory
+        if self.unlisted:
+            found = pool_folders(directory.paths.consume_queue, self._begin)
+            size = queue_file_size(plan.settings) if plan.settings is not None else 0
+            if found is not None and (not size or found.file_size in (0, size)):
+                return found, None
+            directory = self._read_directory()
         # Opening small files on this machine is Python's work: threads would wait for its lock,
         # and take twice the CPU time.
         run = map if self._is_here else self.runner.map
-        return pool_queues(self.files, self.directory, run, begin, limit)
 
-    def _prove_clean(self, audit: StoreAudit, queues: PooledQueues) -> bool:
-        """Return whether logs and consume queues are certainly without findings."""
-        if not queues.certain:
-            return False
-        total = sum(file.size for log in self.directory.logs for file in log.files)
+        def until_ended(do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+            return takewhile(lambda _found: not self.ended, run(do, items))
+
+        pooled = pool_queues(self.files, directory, until_ended, self._begin, limit)
+        return pooled, directory if self.unlisted else None
+
+    def _take_queues(self, pooled: PooledQueues, listed: StoreDirectory | None) -> PooledQueues:
+        if listed is not None:
+            self._use(listed)
+        elif self.unlisted:
+            self.directory = evolve(self.directory, queue_file_size=pooled.file_size)
+        return pooled
+
+    def _walk_clean(self, limit: int | None, in_vain: Callable[[], bool]) -> _Logs | None:
+        """Audit the logs without telling queues apart. Return None if there are findings, or the
+        rest of the walk would be in vain.
+        """
+
+        def refuse(findings: list[Finding]) -> None:
+            if findings or in_vain():
+                raise _UncertainError
+
         try:
-            self._audit_logs(audit, _refuse_findings)
+            return self._audit_logs(limit, refuse, pooled=True)
         except _UncertainError:
-            self.plan.progress.expect(total)
+            return None
+
+    def _prove_clean(self, audit: StoreAudit, logs: _Logs | None, pooled: PooledQueues) -> bool:
+        """Return whether logs and consume queues are certainly without findings."""
+        if logs is None or not pooled.explains(log.tally for log in logs if log is not None):
             return False
-        if not queues.explains(log.tally for log in audit.logs):
-            self.plan.progress.expect(total)
-            return False
-        audit.pooled = queues
+        audit.classic, audit.ledger = logs
+        audit.pooled = pooled
         return True
 
-    def _audit_logs(self, audit: StoreAudit, sink: Callable[[list[Finding]], None]) -> None:
-        """Audit the logs; queues are told apart if findings go to the sink of the plan."""
-        facts, ledger = audit.facts, self.directory.ledger
-        if self.directory.classic:
-            audit.classic = self._audit_log(self.directory.classic, facts, None, sink)
-        if ledger is not None and ledger.data:
-            audit.ledger = self._audit_log(ledger.data, facts, audit.classic, sink)
+    def _audit_logs(
+        self, limit: int | None, sink: Callable[[list[Finding]], None], *, pooled: bool = False
+    ) -> _Logs:
+        """Audit the logs; queues are told apart unless they are ``pooled``."""
+        directory = self.directory
+        audited = partial(self._audit_log, limit=limit, sink=sink, pooled=pooled)
+        classic = audited(directory.classic, None) if directory.classic else None
+        ledger = directory.ledger
+        if ledger is None or not ledger.data:
+            return classic, None
+        return classic, audited(ledger.data, classic)
 
     def _check_queues(self, audit: StoreAudit) -> None:
         from rmqpy.audit.checks.queue_check import QueueCheck  # few stores need it
@@ -415,7 +466,7 @@ class _StoreWalk:
             high=self.key_range[1],
             totals=(sum(totals[0]), sum(totals[1]) & _MASK64),
             running=facts.running,
-            walk=self._walk_index if self.walked is None else self._known_walks(self.walked),
+            walk=self._walk_table,
         )
         for findings in keys.run():
             self._sink(findings)
@@ -423,32 +474,39 @@ class _StoreWalk:
         audit.keys_found = audit.keys - keys.missing
         audit.key_holes = list(keys.holes)
 
-    def _walk_tables(self, span: tuple[int, int]) -> list[IndexSums]:
+    def _walk_tables(self, span: tuple[int, int]) -> dict[str, IndexSums]:
         """Return the sums of all tables, or of some if the audit has ended with an error."""
-        walks = [
-            IndexWalk(
-                path=f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}",
-                slot_count=table.slot_count,
-                entry_end=table.entry_end,
-                span=span,
-            )
-            for table in self.tables
-        ]
-        sums = self.runner.map(IndexTask(self.files), walks)
-        return [*takewhile(lambda _sums: not self.ended, sums)]
+        sums = self.runner.map(
+            IndexTask(self.files), [self._table_walk(table, span) for table in self.tables]
+        )
+        rest = takewhile(lambda _sums: not self.ended, sums)
+        return {table.file: each for table, each in zip(self.tables, rest, strict=False)}
 
-    def _known_walks(self, walked: Future[list[IndexSums]]) -> WalkTable:
-        """Return a function that returns the sums of a table."""
-        sums = zip(self.tables, walked.result(), strict=True)
-        found = {table.file: each for table, each in sums}
-        return lambda table, _low, _high: found[table.file]
+    def _walk_table(self, table: IndexTable, low: int, high: int) -> IndexSums:
+        if self.walked is None:
+            return self._walk_index(table, low, high)
+        span, walked = self.walked
+        sums = walked.result()[table.file]
+        if span == (low, high) or sums.max_offset < high:
+            return sums
+        return IndexTask(self.files)(self._table_walk(table, (low, high)))
+
+    def _table_walk(self, table: IndexTable, span: tuple[int, int]) -> IndexWalk:
+        return IndexWalk(
+            path=self._path_of(table),
+            slot_count=table.slot_count,
+            entry_end=table.entry_end,
+            span=span,
+        )
 
     def _walk_index(self, table: IndexTable, low: int, high: int) -> IndexSums:
-        assert self.derived is not None, "else the check reads the tables itself"
+        assert self.derived is not None, "else the tables are walked while the log is"
         walk = table.slot_count, table.entry_end
         file_size = max((log.file_size for log in self.directory.logs), default=1)
-        path = f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}"
-        return self.derived.walk_index(path, walk, (low, high), file_size)
+        return self.derived.walk_index(self._path_of(table), walk, (low, high), file_size)
+
+    def _path_of(self, table: IndexTable) -> str:
+        return f"{self.directory.paths.index}/{table.file.rpartition('/')[2]}"
 
     def _committed_end(self, facts: StoreFacts) -> int | None:
         """Return the offset of the first entry that a cleanly stopped member does not know to be
@@ -486,25 +544,30 @@ class _StoreWalk:
             self.first += findings[: FIRST_FINDINGS - len(self.first)]
             self.plan.sink(findings)
 
-    def _open_index(self, facts: StoreFacts) -> None:
+    def _open_index(self, beside: ThreadPoolExecutor, span: tuple[int, int]) -> list[Finding]:
+        """Open the key index, and begin to walk it for the messages in ``span``."""
         self.tables, found = open_index(
             self.files, self.directory, self.plan.settings, scattered=self.scattered
         )
-        self._sink(found)
         settings = self.plan.settings
         if self.tables or settings is None or settings.message_index_enable:
-            ends = (facts.confirmed_end, self.committed_end, facts.end)
-            self.key_range = facts.begin, next(end for end in ends if end is not None)
+            self.key_range = span
+            if self.derived is None:
+                # One index file keeps one core busy, so the log is walked meanwhile.
+                self.walked = span, beside.submit(self._walk_tables, span)
+        return found
 
     def _audit_log(
         self,
         log: LogSegments,
-        facts: StoreFacts,
         before: LogResult | None,
+        *,
+        limit: int | None,
         sink: Callable[[list[Finding]], None],
+        pooled: bool,
     ) -> LogResult:
         plan = self._tally_plan(log)
-        if sink is _refuse_findings:
+        if pooled:
             plan = evolve(plan, pooled=True, units_of=None)
 
         def rerun(work: WorkRange, begin: int) -> RangeResult:
@@ -512,10 +575,13 @@ class _StoreWalk:
 
         merge = LogMerge(log.name, rerun, sink, before)
         merge.proven = self.plan.ranges
-        ranges = split_log(log, self.directory.root, self.plan.range_bytes, facts.confirmed_end)
-        for result in self.runner.run(ranges, plan):
+        for result in self.runner.run(
+            split_log(log, self.directory.root, self.plan.range_bytes, limit), plan
+        ):
             merge.take(result)
-            self.plan.progress.advance(result.work.stop - result.work.start)
+            size = result.work.stop - result.work.start
+            self.plan.progress.advance(size)
+            self.attempted += size if pooled else 0
         return merge.finish()
 
     def _tally_plan(self, log: LogSegments) -> TallyPlan:

@@ -41,15 +41,24 @@ TAIL_BYTES: Final = 16 << 20
 
 
 def read_log_facts(
-    files: FileSystem, directory: StoreDirectory, log: LogSegments, confirmed: int | None
+    files: FileSystem,
+    directory: StoreDirectory,
+    log: LogSegments,
+    confirmed: int | None,
+    walked: LogResult | None = None,
 ) -> tuple[LogFacts, list[Finding]]:
     """Return the facts of a log and the findings after its last record.
 
-    The log of a running broker is read up to ``confirmed``. ``log`` must have files.
+    The log of a running broker is read up to ``confirmed``. ``log`` must have files. ``walked`` is
+    the result of a walk over all of them, if it found nothing wrong.
     """
     relative = directory.relative
     found: list[Finding] = []
-    end, last, ending = _TailReader(files, directory.root, found).read(log, confirmed)
+    tail_reader = _TailReader(files, directory.root, found)
+    if walked is not None and walked.tally.records:
+        end, last, ending = tail_reader.end_of(log, walked)
+    else:
+        end, last, ending = tail_reader.read(log, confirmed)
     view = map_log(files, log.files[0].path, scattered=True).view
     tail, tail_bytes = _tail_kind(ending, found)
     ahead = (FindingCode.FILE_AHEAD, FindingCode.FILE_AHEAD_SEALED)
@@ -100,11 +109,15 @@ class _TailReader:
             return log.first_offset, None, Ending.ZEROS
         if not result.tally.records:
             return log.first_offset, None, result.ending
+        return self.end_of(log, result)
+
+    def end_of(self, log: LogSegments, result: LogResult) -> tuple[int, RecordFacts | None, Ending]:
+        """Return what :meth:`read` does, from a walk that has seen the last record."""
         frame = result.tally.last_frame
         file = log.file_at(frame)
         assert file is not None
-        view = self._open[file.path].view
-        last = record_at(view, file.first_offset, frame, log.framing)
+        data = self._open.get(file.path) or map_log(self._files, file.path, scattered=True)
+        last = record_at(data.view, file.first_offset, frame, log.framing)
         return result.end, last, result.ending
 
     def _data(self, work: WorkRange) -> LogBytes:

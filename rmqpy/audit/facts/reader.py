@@ -29,6 +29,7 @@ from rmqpy.audit.facts.unread_damage import find_unread_damage
 from rmqpy.audit.scan.directory import LedgerFolder, LogSegments, StoreDirectory, read_directory
 from rmqpy.audit.scan.findings import Finding, FindingCode
 from rmqpy.audit.scan.queue_units import QueueBounds, map_file, map_units, read_ends
+from rmqpy.audit.scan.range_merge import LogResult
 from rmqpy.codec import layout
 from rmqpy.codec.units import IndexHeader, index_file_size
 from rmqpy.model.files import FileSystem
@@ -52,16 +53,18 @@ def read_facts(
     directory: StoreDirectory | None = None,
     bounds: tuple[QueueBounds, ...] | None = None,
     until: int | None = None,
+    walked: LogResult | None = None,
 ) -> StoreFacts:
     """Collect the facts of the store below ``root``.
 
     ``settings`` are those of the broker, if its configuration is known. They have the paths outside
     the root, and the file sizes to compare with. ``directory`` has the files of the store, and
     ``bounds`` its queues, if they are known. While a broker runs, its confirmed end is at most
-    ``until``.
+    ``until``. ``walked`` is the classic log, if a walk over all of it found nothing wrong: then its
+    end need not be read.
     """
     directory = directory or read_directory(files, root, settings)
-    return _FactsReader(files, directory, settings, holder).read(bounds, until)
+    return _FactsReader(files, directory, settings, holder).read(bounds, until, walked)
 
 
 def read_confirmed_end(
@@ -98,7 +101,12 @@ class _FactsReader:
         )
         self.findings: list[Finding] = []
 
-    def read(self, bounds: tuple[QueueBounds, ...] | None, until: int | None) -> StoreFacts:
+    def read(
+        self,
+        bounds: tuple[QueueBounds, ...] | None,
+        until: int | None,
+        walked: LogResult | None,
+    ) -> StoreFacts:
         directory, files = self.directory, self.files
         queues = tuple(_read_bounds(files, directory)) if bounds is None else bounds
         confirmed = None
@@ -108,7 +116,8 @@ class _FactsReader:
         ledger = directory.ledger
         # The old log of a member is closed: nothing is being written to it.
         closed = ledger is not None and bool(ledger.data)
-        classic_facts = self._log(directory.classic, None if closed else confirmed)
+        walked = walked if confirmed is None else None
+        classic_facts = self._log(directory.classic, None if closed else confirmed, walked)
         ledger_facts = self._log(ledger.data, confirmed) if ledger else None
         divided = ledger_facts.begin if classic_facts and ledger_facts else None
         mode = _mode(classic_facts, ledger_facts)
@@ -151,13 +160,15 @@ class _FactsReader:
         file = self.directory.relative(path)
         self.findings.append(Finding(code=code, file=file, found=found, expected=expected))
 
-    def _log(self, log: LogSegments, confirmed: int | None) -> LogFacts | None:
+    def _log(
+        self, log: LogSegments, confirmed: int | None, walked: LogResult | None = None
+    ) -> LogFacts | None:
         if not log and not log.strays and not log.empty:
             return None
         self._check_segments(log)
         if not log:
             return None
-        facts, found = read_log_facts(self.files, self.directory, log, confirmed)
+        facts, found = read_log_facts(self.files, self.directory, log, confirmed, walked)
         self.findings += found
         return facts
 

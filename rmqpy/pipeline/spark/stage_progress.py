@@ -72,6 +72,12 @@ class JobProgress:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def expect(self, total: int) -> None:
+        """Add ``total`` to the amount to do, and what was reported of results that did not arrive:
+        whoever expects more work has given them up.
+        """
+        with self._lock:
+            total += self._early
+            self._early = 0
         self.sink.expect(total)
 
     def advance(self, done: int) -> None:
