@@ -30,6 +30,7 @@ from rmqpy import __version__
 from rmqpy.audit.checks.engine import ordered_map
 from rmqpy.audit.scan.ranges import WorkRange
 from rmqpy.model.errors import RmqError
+from rmqpy.model.os_errors import sentence_of
 from rmqpy.pipeline.spark.stage_progress import JobProgress
 
 if TYPE_CHECKING:
@@ -133,7 +134,11 @@ class _Task(Generic[T, R]):
         """Yield the number of each unit, and its pickled result."""
         prepare_worker(self.version)
         for number in numbers:
-            yield number, pickle.dumps(self.do(self.wave[number]))
+            try:
+                answer = self.do(self.wave[number])
+            except OSError as error:  # Spark passes on its text only.
+                raise RmqError(sentence_of(error)) from None
+            yield number, pickle.dumps(answer)
 
     def in_arrow(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
         """Do the same for batches of numbers."""
