@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from importlib import import_module
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,12 +29,9 @@ from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, open_index
 from rmqpy.audit.checks.pooled_check import PooledQueues, pool_folders, pool_queues
 from rmqpy.audit.checks.range_runner import RangeRunner
-from rmqpy.audit.facts.facts import StoreFacts
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.facts.lock_probe import find_lock_owner
-from rmqpy.audit.facts.log_facts import TAIL_CODES
 from rmqpy.audit.facts.log_reader import LogReader, Slot
-from rmqpy.audit.facts.reader import FindLockOwner, queue_file_size, read_facts
 from rmqpy.audit.scan.directory import (
     LogSegments,
     StoreDirectory,
@@ -57,8 +55,10 @@ from rmqpy.store.files.framing import Framing
 
 if TYPE_CHECKING:
     from rmqpy.audit.checks.derived_files import DerivedFiles
+    from rmqpy.audit.facts.facts import StoreFacts
     from rmqpy.audit.facts.learned import Learned
     from rmqpy.audit.facts.proof_age import ProofAge
+    from rmqpy.audit.facts.reader import FindLockOwner
     from rmqpy.config.loading import StoreSettings
 
 __all__ = [
@@ -287,12 +287,17 @@ class _StoreWalk:
         if at_once:
             pooling = beside.submit(self._pool, None)
             opened = self._open_index(beside, (self._begin, OFFSET_MAX))
+            # To load what reads the facts takes longer than to read them.
+            beside.submit(import_module, "rmqpy.audit.facts.reader")
             logs = self._walk_clean(
                 None, lambda: pooling.done() and not pooling.result()[0].certain
             )
             pooled = self._take_queues(*pooling.result())
         elif self._can_pool and not running:
             pooled = self._take_queues(*self._pool(None))
+        from rmqpy.audit.facts.log_facts import TAIL_CODES
+        from rmqpy.audit.facts.reader import read_facts
+
         facts = read_facts(
             self.files,
             plan.root,
@@ -381,7 +386,11 @@ class _StoreWalk:
         plan, directory = self.plan, self.directory
         if self.unlisted:
             found = pool_folders(directory.paths.consume_queue, self._begin)
-            size = queue_file_size(plan.settings) if plan.settings is not None else 0
+            size = 0
+            if plan.settings is not None:
+                from rmqpy.audit.facts.reader import queue_file_size
+
+                size = queue_file_size(plan.settings)
             if found is not None and (not size or found.file_size in (0, size)):
                 return found, None
             directory = self._read_directory()
