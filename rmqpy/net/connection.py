@@ -249,6 +249,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
     last_traffic_ms: int = 0
     last_read_ms: int = 0
     partial_since_ms: int | None = None
+    partial_bytes: int = 0
+    """The size of the unfinished frame so far."""
     partial_head: bool = False
     """True if the header of the unfinished frame is incomplete."""
 
@@ -400,7 +402,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             if self.partial_head and age_ms >= limits.head_deadline_ms:
                 return f"an unfinished frame without its header for {age_ms} ms"
             if age_ms >= limits.frame_deadline_ms:
-                return f"an unfinished frame of {self.receiver.pending_bytes} bytes for {age_ms} ms"
+                return f"an unfinished frame of {self.partial_bytes} bytes for {age_ms} ms"
         return None
 
     # -- UnsentPeer
@@ -462,6 +464,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         else:
             if commands or self.partial_since_ms is None:
                 self.partial_since_ms = now_ms
+            self.partial_bytes = self.receiver.pending_bytes
             self.partial_head = not self.receiver.is_head_whole
         if commands:
             self.owner.received(self, commands)

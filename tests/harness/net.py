@@ -182,6 +182,10 @@ class FallbackFeed:
         self._received = len(data)
         self._position = 0
 
+    def lend(self, frame: memoryview | None) -> None:
+        self._data = b"" if frame is None else bytes(frame)
+        self._position = 0
+
     def resume(self, number: int) -> int:
         self._unhandled = []
         while len(self._data) - self._position >= 4 and len(self._unhandled) < 64:

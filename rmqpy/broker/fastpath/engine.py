@@ -227,7 +227,7 @@ class FastPath:
             return
         self._store.dispatcher.install_accelerator(None)
         self._deps.hold.install_accelerator(None)
-        self._in.release()
+        self._own_in.release()
         self._out.release()
         self._tables.close()
         self._dispatch.close()
@@ -290,6 +290,18 @@ class FastPath:
         self._in[have : have + len(data)] = data
         self.core.in_position = 0
         self.core.in_length = have + len(data)
+
+    def lend(self, frame: memoryview | None) -> None:
+        """Replace the buffer by a complete frame until called with None."""
+        core = self.core
+        if core is None:  # closed by a request of the frame
+            return
+        self._in = self._own_in if frame is None else frame
+        setattr(
+            core, "in", self._alive["in"] if frame is None else ffi.from_buffer("uint8_t[]", frame)
+        )
+        core.in_position = 0
+        core.in_length = 0 if frame is None else len(frame)
 
     def resume(self, number: int) -> int:
         """Feed the rest of the buffer."""
@@ -666,7 +678,7 @@ class FastPath:
 
     def _make_buffers(self) -> None:
         core = self.core
-        self._in = self._buffer("in", FEED_BYTES)
+        self._in = self._own_in = self._buffer("in", FEED_BYTES)
         self._out = self._buffer("out", OUT_BYTES)
         core.out_share = OUT_BYTES
         self._buffer("scratch", SCRATCH_BYTES)

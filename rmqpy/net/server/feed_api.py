@@ -15,7 +15,7 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 FEED_BYTES: Final = 256 * 1024
-"""The size of a feed's buffer. The connection's own receiver reads larger frames."""
+"""The size of a feed's buffer. A larger frame is lent to the feed when it is complete."""
 
 
 class FeedStatus(IntEnum):
@@ -130,6 +130,9 @@ class Feed(Protocol):
     def close(self) -> None: ...
 
     def feed(self, data: bytes | memoryview, have: int = 0) -> None: ...
+
+    def lend(self, frame: memoryview | None) -> None:
+        """Replace the feed's buffer by a complete frame until called with None."""
 
     def resume(self, number: int) -> int: ...
 

@@ -5,7 +5,7 @@ mode     when                                        reader
 =======  ==========================================  =============================
 fast     the frames fit into the feed's buffer       the feed
 partial  the start of a frame is kept                the feed, after these bytes
-large    a frame larger than the feed's buffer       the connection's own receiver
+large    a frame larger than the feed's buffer       a buffer of its own, then the feed
 =======  ==========================================  =============================
 
 :class:`rmqpy.net.server.feed_server.FastTransport` drives it with a plain socket,
@@ -18,7 +18,7 @@ connection has closed, or while its requests wait for the next turn or for the p
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from attrs import define
 
@@ -34,12 +34,52 @@ class FeedOwner(Protocol):
     feed: Feed
     now_ms: int
     turn_open: bool
+    spare: list[bytearray]
+    """Buffers of large frames for the next ones: fresh memory costs more than what is copied to it.
+    """
 
     def open_turn(self) -> None:
         """Prepare for the first read of a turn, or the first read after the state became stale."""
 
     def end_turn_early(self) -> None:
         """Commit and send the replies now, because the feed's reply buffer is full."""
+
+
+ZEROS: Final = memoryview(bytes(FEED_BYTES))
+SPARE_COUNT_MAX: Final = 4
+SPARE_BYTES_MAX: Final = 2 * 1024 * 1024
+
+
+@define(slots=True, eq=False, repr=False)
+class LargeFrame:
+    """A frame of ``size`` bytes, of which ``count`` have arrived. Its buffer grows with them, so
+    that memory depends on the bytes received, never on the length that a peer claims.
+    """
+
+    size: int
+    buffer: bytearray
+    count: int = 0
+
+    @property
+    def missing(self) -> int:
+        return self.size - self.count
+
+    def room(self) -> memoryview:
+        """Return the place of the next bytes, at most ``FEED_BYTES``. Release it before the next
+        call.
+        """
+        if self.count == len(self.buffer):
+            self.buffer += ZEROS[: min(FEED_BYTES, self.missing)]
+        end = min(self.size, self.count + FEED_BYTES)
+        return memoryview(self.buffer)[self.count : end]
+
+    def add(self, data: memoryview) -> int:
+        """Add bytes from the start of ``data``, and return how many."""
+        with self.room() as room:
+            count = min(len(room), len(data))
+            room[:count] = data[:count]
+        self.count += count
+        return count
 
 
 @define(slots=True, eq=False, repr=False)
@@ -51,14 +91,14 @@ class FeedReader:
     number: int = -1
     rest: bytes = b""
     """The bytes that wait for more bytes, for the next turn, or until the peer reads."""
-    large: bool = False
+    large: LargeFrame | None = None
 
     def attach(self, channel: FeedChannel, fd: int) -> None:
         self.number = self.owner.feed.attach(channel, fd)
 
     def detach(self) -> None:
         """Detach from the feed when the connection ends. Safe to call twice."""
-        self.rest = b""
+        self.rest, self.large = b"", None
         if self.number >= 0:
             self.owner.feed.detach(self.number)
             self.number = -1
@@ -77,14 +117,15 @@ class FeedReader:
                 return
             if self.rest and not feed.unread(self.rest):
                 self.begin_large()
-            if self.large:
-                self.take_large(data)
-                return
-            piece = data[: FEED_BYTES - len(self.rest)]
-            data = data[len(piece) :]
-            feed.feed(piece, len(self.rest))
-            self.rest = b""
-            self.resume(feed.resume(self.number))
+            elif self.large is not None:
+                data = data[self.large.add(data) :]
+                self.continue_large()
+            else:
+                piece = data[: FEED_BYTES - len(self.rest)]
+                data = data[len(piece) :]
+                feed.feed(piece, len(self.rest))
+                self.rest = b""
+                self.resume(feed.resume(self.number))
 
     def take_again(self) -> None:
         """Process the bytes that were kept when requests were postponed."""
@@ -107,8 +148,7 @@ class FeedReader:
                 connection.wait_for_turn()
             else:
                 assert status == FeedStatus.BAD_FRAME, status
-                self._receive(feed.rest()[: LENGTH_BYTES + WORD_BYTES])
-                assert connection.closed, "the receiver accepts a frame that the feed refused"
+                self._refuse(feed.rest()[: LENGTH_BYTES + WORD_BYTES])
             if self.number < 0 or connection.closed:
                 return
             if connection.postponing or status == FeedStatus.OUT_SHARE:  # the remaining bytes wait
@@ -118,26 +158,47 @@ class FeedReader:
         self._keep_rest(status)
 
     def begin_large(self) -> None:
-        """Pass the start of a large frame, whose length may be invalid, to the connection's
-        receiver.
+        """Continue the frame at the start of ``rest``, which is larger than the feed's buffer, in a
+        buffer of its own.
         """
-        rest, self.rest = self.rest, b""
-        self.large = True
-        self._receive(rest)
+        rest, self.rest = memoryview(self.rest), b""
+        spare = self.owner.spare
+        size = int.from_bytes(rest[:LENGTH_BYTES]) + LENGTH_BYTES
+        self.large = LargeFrame(size, spare.pop() if spare else bytearray())
+        while len(rest) and self.large is not None:
+            rest = rest[self.large.add(rest) :]
+            self.continue_large()
+        self.rest += rest
 
-    def take_large(self, data: memoryview) -> None:
-        feed, connection = self.owner.feed, self.connection
-        feed.before_fallback()
-        connection.take_in(data)
-        feed.after_fallback(())
-        self.large = connection.receiver.pending_bytes > 0
-
-    def _receive(self, data: bytes) -> None:
-        """Pass the start of a frame to the connection's receiver."""
+    def continue_large(self) -> None:
+        """Pass the large frame to the feed, if it is complete."""
+        large, connection = self.large, self.connection
+        assert large is not None
+        if large.missing:
+            connection.partial_bytes = large.count
+            if connection.partial_head:
+                with memoryview(large.buffer)[: large.count] as begin:
+                    connection.partial_head = not is_head_whole(begin)
+            return
+        self.large = None
+        feed, spare = self.owner.feed, self.owner.spare
+        feed.lend(memoryview(large.buffer)[: large.size])
         try:
-            self.connection.receiver.receive(data)
+            self.resume(feed.resume(self.number))
+        finally:
+            feed.lend(None)
+        # A fault, and with it the frame, may still be referred to after its connection has closed.
+        kept = len(spare) < SPARE_COUNT_MAX and len(large.buffer) <= SPARE_BYTES_MAX
+        if kept and not connection.closed:
+            spare.append(large.buffer)
+
+    def _refuse(self, begin: bytes) -> None:
+        """Close the connection for the frame that starts with ``begin``."""
+        try:
+            self.connection.receiver.receive(begin)
         except RemoteProtocolError as fault:
             self._fault(fault)
+        assert self.connection.closed, "the receiver accepts a frame that the feed refused"
 
     def _fall_back(self) -> None:
         feed, connection = self.owner.feed, self.connection
@@ -160,6 +221,7 @@ class FeedReader:
         if feed.advanced or connection.partial_since_ms is None:
             connection.partial_since_ms = self.owner.now_ms
         self.rest = feed.rest()
+        connection.partial_bytes = len(self.rest)
         connection.partial_head = not is_head_whole(self.rest)
 
     def _fault(self, fault: RemoteProtocolError) -> None:

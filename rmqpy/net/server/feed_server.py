@@ -68,6 +68,7 @@ class FastServer(RemotingServer):
         self.loop = scheduler.loop
         self.now_ms = 0
         self.turn_open = False
+        self.spare: list[bytearray] = []
         self.own_sockets = watches_descriptors(self.loop) if own_sockets is None else own_sockets
         self._ready = feed.ready
         self._ready_fd = -1
@@ -337,7 +338,7 @@ class FastTransport(asyncio.Transport):
             status = self._receive_marked(connection)
         elif reader.rest:
             status = self._receive_after_rest()
-        elif reader.large:
+        elif reader.large is not None:
             status = self._receive_large()
         else:
             status = self._server.feed.receive(self._core, reader.number, 0)
@@ -353,7 +354,7 @@ class FastTransport(asyncio.Transport):
             reader.resume(status)
             if full and not self._closing:
                 connection.mark_unread()
-        elif connection.partial_since_ms is not None and not reader.large:
+        elif connection.partial_since_ms is not None and reader.large is None:
             connection.partial_since_ms = None
         self.choose_reader()
 
@@ -361,7 +362,8 @@ class FastTransport(asyncio.Transport):
         """Choose the next receiver: this transport, or the poll set for all connections."""
         reader = self._reader
         if reader.number >= 0:
-            apart = bool(reader.rest) or reader.large or self.connection.mark is not None
+            large = reader.large is not None
+            apart = bool(reader.rest) or large or self.connection.mark is not None
             self._server.exclude(reader.number, apart)
 
     def _receive_marked(self, connection: RemotingConnection) -> int:
@@ -369,9 +371,9 @@ class FastTransport(asyncio.Transport):
         server, reader, mark = self._server, self._reader, connection.mark
         assert mark is not None
         rest = reader.rest
-        if reader.large or (rest and not server.feed.unread(rest)):
+        if reader.large is not None or (rest and not server.feed.unread(rest)):
             connection.mark = None  # the waiting time of a large frame is not measured
-            return self._receive_large() if reader.large else self._receive_after_rest()
+            return self._receive_after_rest() if rest else self._receive_large()
         try:
             data = self._sock.recv(min(mark.left, FEED_BYTES - len(rest)))
         except (BlockingIOError, InterruptedError):
@@ -407,9 +409,12 @@ class FastTransport(asyncio.Transport):
         return status
 
     def _receive_large(self) -> int:
-        buffer = self._server.turns.buffer
+        large = self._reader.large
+        if large is None:  # it was complete
+            return FeedStatus.DONE
         try:
-            count = self._sock.recv_into(buffer)
+            with large.room() as room:
+                count = self._sock.recv_into(room)
         except (BlockingIOError, InterruptedError):
             return FeedStatus.DONE
         except OSError as error:
@@ -418,7 +423,8 @@ class FastTransport(asyncio.Transport):
         if not count:
             return FeedStatus.CLOSED
         self.connection.use_budget(count)
-        self._reader.take_large(buffer[:count])
+        large.count += count
+        self._reader.continue_large()
         return FeedStatus.DONE
 
     def _take_again(self) -> None:

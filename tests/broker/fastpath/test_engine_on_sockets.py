@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from rmqpy.codec.scan import scan_records
 from rmqpy.config.security import TlsMode
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
-from rmqpy.net.server.feed_api import FeedStatus
+from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus
+from rmqpy.net.server.feed_reader import SPARE_COUNT_MAX
 from rmqpy.net.server.feed_server import FastServer
 from rmqpy.net.server.server import ListenerSecurity
 from rmqpy.net.tls import ServerTls, TlsContext, TlsSide, client_tls
@@ -287,18 +290,69 @@ def test_a_turn_ends_even_if_pulls_never_stop(
 
 
 @pytest.mark.slow
-def test_a_message_larger_than_the_buffer(serving: Callable[..., None]) -> None:
+def test_messages_larger_than_the_buffer(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They arrive in order and unchanged, and without Python."""
+    sizes = [100, FEED_BYTES - 500, FEED_BYTES, 600_000, 100, 3_000_000, 300_000, 100]
+
     async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
         client = await connect()
+        handled = record_handled(monkeypatch)
+        bodies = [bytes([65 + n]) * size for n, size in enumerate(sizes)]
+        client.writer.write(send(99))
+        await client.read(1)
         for round_ in range(2):
-            large = send(1, body=bytes(600_000))
-            client.writer.write(send(0) + large + send(2) + send(3))
-            answers = sorted(await client.read(4), key=lambda answer: answer.opaque)
-            assert [answer.opaque for answer in answers] == [0, 1, 2, 3]
+            handled.clear()
+            client.writer.write(b"".join(send(n, body=body) for n, body in enumerate(bodies)))
+            answers = sorted(await client.read(len(sizes)), key=lambda answer: answer.opaque)
+            first = 1 + round_ * len(sizes)
             offsets = [int(answer.ext_fields["queueOffset"]) for answer in answers]
-            assert offsets == list(range(4 * round_, 4 * round_ + 4))
+            assert offsets == list(range(first, first + len(sizes)))
+            assert not handled
+        assert len(server.spare) <= SPARE_COUNT_MAX
+        for offset, body in enumerate(bodies, first):
+            client.writer.write(pull(offset, offset))
+            (answer,) = await client.read(1)
+            assert answer.body.count(body) == 1
 
-    serving(main)
+    serving(main, mapped_file_size_commit_log=1 << 23)
+
+
+@pytest.mark.slow
+def test_a_large_frame_arrives_in_any_pieces(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        slow, quick = await connect(), await connect()
+        data = send(0, body=b"l" * 700_000) + send(1)
+        sizes = cycle([1, 3, 5, 70_000, FEED_BYTES - 1, FEED_BYTES + 1])
+        opaque = position = 0
+        while position < len(data):
+            piece = data[position : position + next(sizes)]
+            position += len(piece)
+            slow.writer.write(piece)
+            opaque += 1
+            quick.writer.write(send(opaque, queue_id=1, body=b"q" * (opaque % 2 * 500_000)))
+            await quick.read(1)
+        assert [answer.code for answer in await slow.read(2)] == [0, 0]
+
+    serving(main, mapped_file_size_commit_log=1 << 23)
+
+
+@pytest.mark.slow
+def test_a_malformed_large_frame_ends_only_its_connection(serving: Callable[..., None]) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        client = await connect()
+        for opaque in range(3):
+            stranger = await connect()
+            stranger.writer.write((900_000).to_bytes(4) + (7 << 24 | 800_000).to_bytes(4))
+            stranger.writer.write(bytes(900_000))
+            with suppress(ConnectionError):
+                assert await stranger.reader.read() == b""
+            client.writer.write(send(opaque, body=bytes(2_000_000)))
+            (answer,) = await client.read(1)
+            assert (answer.code, answer.opaque) == (0, opaque)
+
+    serving(main, mapped_file_size_commit_log=1 << 23)
 
 
 @pytest.mark.slow
