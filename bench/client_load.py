@@ -5,7 +5,8 @@
 Prints one JSON line: the messages of the measured time, its CPU-seconds (of this process), and its
 seconds. ``ClientLoad.java`` is the same for Java's client.
 
-With ``RMQPY_BENCH_LOOP=uvloop`` the load runs on that loop. The modules of the client are imported
+With ``RMQPY_BENCH_LOOP=uvloop`` the load runs on that loop, and with ``RMQPY_BENCH_READ_AHEAD=off``
+pulls are not read ahead. The modules of the client are imported
 from the path, so ``PYTHONPATH`` selects another checkout.
 """
 
@@ -25,6 +26,7 @@ from rmqpy.client import (
     MessageExt,
     Producer,
     PullConsumer,
+    PullSettings,
     PullStatus,
     PushConsumer,
     PushSettings,
@@ -81,7 +83,10 @@ async def produce(mode: str, namesrv: str, topic: str, group: str, meter: Meter)
 
 async def pull(namesrv: str, topic: str, group: str, meter: Meter) -> None:
     """Read all queues from their first to their last message, again and again."""
-    async with PullConsumer(group, namesrv) as consumer:
+    # The default of another checkout, which may not have the setting, is not named.
+    is_off = os.environ.get("RMQPY_BENCH_READ_AHEAD") == "off"
+    settings = PullSettings(read_ahead=False) if is_off else None
+    async with PullConsumer(group, namesrv, settings=settings) as consumer:
         queues = await consumer.queues(topic)
         while True:
             for queue in queues:

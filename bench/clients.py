@@ -37,14 +37,16 @@ from rmqpy.testing.processes import RmqpySite, ServerProcess, python_environment
 
 HERE: Final = Path(__file__).resolve().parent
 LOADS: Final = ("send", "batch", "oneway", "push", "pull")
-KINDS: Final = ("java", "go", "rmqpy", "uvloop", "pure", "messages", "calls")
-"""``rmqpy`` runs on asyncio's own loop, ``uvloop`` on that one, ``pure`` without the C core. The
-last two are the least that pulls can cost (``pull_floor.py``).
+KINDS: Final = ("java", "go", "rmqpy", "uvloop", "pure", "no-ahead", "messages", "calls")
+"""``rmqpy`` runs on asyncio's own loop, ``uvloop`` on that one, ``pure`` without the C core,
+``no-ahead`` without read-ahead. The last two are the least that pulls can cost without it
+(``pull_floor.py``).
 """
 
 TOPIC, BACKLOG, QUEUES = "bench", "bench-backlog", 4
 LOADS_OF: Final = {
     "pypi": ("send", "batch", "oneway", "push"),
+    "no-ahead": ("pull",),
     "messages": ("pull",),
     "calls": ("pull",),
 }
@@ -106,7 +108,11 @@ class Clients:
             return [str(self.pypi), str(HERE / "pypi_client_load.py")], os.environ
         if kind in ("messages", "calls"):
             return [sys.executable, str(HERE / "pull_floor.py")], python_environment(None)
-        settings = {"uvloop": {"RMQPY_BENCH_LOOP": "uvloop"}, "pure": {"RMQPY_PURE": "1"}}
+        settings = {
+            "uvloop": {"RMQPY_BENCH_LOOP": "uvloop"},
+            "pure": {"RMQPY_PURE": "1"},
+            "no-ahead": {"RMQPY_BENCH_READ_AHEAD": "off"},
+        }
         environment = python_environment(settings.get(kind))
         if kind == "beside":
             environment["PYTHONPATH"] = str(self.beside)

@@ -1,4 +1,4 @@
-"""The least that pulls cost a client in Python, for comparison; ``clients.py`` starts it.
+"""The least that pulls cost a client in Python that reads nothing ahead; ``clients.py`` starts it.
 
     python bench/pull_floor.py MODE NAMESRV TOPIC GROUP SECONDS WARM_SECONDS
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from rmqpy.client.core.base_consumer import (
     SUBSCRIBE_ALL,
     Consumer,
@@ -10,8 +12,10 @@ from rmqpy.client.core.base_consumer import (
     PullSettings,
 )
 from rmqpy.client.core.instance import ClientInstance, NameServers
+from rmqpy.client.core.read_ahead import ReadAhead
 from rmqpy.client.core.routes import subscribe_queues
-from rmqpy.model.codes import RequestCode
+from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.errors import NetworkError, RequestTimeoutError
 from rmqpy.remoting.bodies import (
     CLUSTERING,
     CONSUME_ACTIVELY,
@@ -25,6 +29,8 @@ from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 
 _GROUP_CHANGED = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+_FINAL = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
+"""The answers that do not depend on when a pull is sent: messages, or that none of them matched."""
 
 
 class PullConsumer(Consumer):
@@ -56,12 +62,14 @@ class PullConsumer(Consumer):
     ) -> None:
         super().__init__(group, name_servers, pulling=settings, instance=instance)
         self._topics: dict[str, int] = {}
+        self._read_ahead = ReadAhead()
 
     async def _join(self, instance: ClientInstance) -> None:
         await super()._join(instance)
         instance.pushed.answer(self.group, {_GROUP_CHANGED: _ignore})
 
     async def _leave(self, instance: ClientInstance) -> None:
+        self._read_ahead.clear()
         instance.pushed.forget(self.group, [_GROUP_CHANGED])
         await super()._leave(instance)
 
@@ -91,8 +99,12 @@ class PullConsumer(Consumer):
         The result's ``status`` determines the next pull (:class:`PullStatus`). Raises
         RequestRejectedError if the broker refuses the request, and NetworkError if it does not
         answer within ``suspend_ms`` plus :attr:`PullSettings.pull_timeout_ms`.
+
+        If pulls continue each other within a second, the next messages are requested while the
+        application handles the last ones; up to 16 such responses are kept
+        (:attr:`PullSettings.read_ahead`).
         """
-        self._open()
+        instance = self._open()
         self._subscribe(queue.topic)
         order = PullOrder(
             offset=offset,
@@ -101,7 +113,42 @@ class PullConsumer(Consumer):
             expression_type=expression_type,
             suspend_ms=suspend_ms,
         )
-        return self._pulled(queue, order, await self._pull_response(queue, order))
+        if not self._pulling.read_ahead:
+            return await self._pull(queue, order)
+        now_ms = instance.clock.monotonic_ms()
+        sequence = self._read_ahead.sequence(queue, now_ms)
+        if sequence is None:
+            return await self._pull(queue, order)
+        is_continued, ahead = sequence.is_continued_by(order, now_ms), sequence.take()
+        response = None
+        if is_continued and ahead is not None:
+            response = await self._found(instance, queue, ahead)
+        if response is None:
+            response = await self._pull_response(queue, order)
+        offsets = following, _, largest = self._numbers(queue, response)
+        sequence.ended_ms = instance.clock.monotonic_ms()
+        sequence.following = PullOrder(
+            offset=following,
+            max_count=max_count,
+            expression=expression,
+            expression_type=expression_type,
+        )
+        if is_continued and response.code in _FINAL and following < largest:
+            sequence.response = self._pull_ahead(instance, queue, sequence.following)
+        return self._pulled(queue, order, response, offsets)
+
+    async def _found(
+        self, instance: ClientInstance, queue: MessageQueue, ahead: Awaitable[RemotingCommand]
+    ) -> RemotingCommand | None:
+        """Return a response that was read ahead, or None if the pull must be sent."""
+        try:
+            response = await ahead
+        except RequestTimeoutError:
+            self._pull_failed(instance, queue)
+            raise
+        except NetworkError:
+            return None  # The connection was closed, perhaps some time ago.
+        return response if response.code in _FINAL else None
 
     def _subscribe(self, topic: str) -> None:
         if topic not in self._topics:

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -155,7 +155,7 @@ class _CallbackRequest(Pending):
 
 @define(slots=True, eq=False, repr=False)
 class _AwaitedRequest(Pending):
-    """A request whose response one task awaits, directly after it was sent.
+    """A request whose response one task awaits: at once, later, or never.
 
     A response resumes the task at once, within the read that completes it. A Future of asyncio
     resumes it in the next turn of the loop, after another poll of all sockets, which costs as much
@@ -172,7 +172,9 @@ class _AwaitedRequest(Pending):
 
     def done(self, response: RemotingCommand | None, fault: RmqError | None) -> None:
         wake = self._wake
-        if wake is None:  # The task was cancelled.
+        if wake is None:
+            if self._fault is None:  # It is not awaited yet. Otherwise its task was cancelled.
+                self._response, self._fault = response, fault
             return
         self._response, self._fault = response, fault
         if fault is not None:
@@ -191,10 +193,12 @@ class _AwaitedRequest(Pending):
     # -- the protocol of asyncio.Future, as far as a task uses it
 
     def __await__(self) -> Generator[Any, None, RemotingCommand]:
-        self._asyncio_future_blocking = True
-        yield self
-        assert self._response is not None
-        return self._response
+        if self._response is None and self._fault is None:
+            self._asyncio_future_blocking = True
+            yield self
+        response = self.result()
+        assert response is not None
+        return response
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -290,13 +294,18 @@ class RemotingClient:
         connection = link.connection if link is not None else None
         if connection is not None and self._is_behind(connection):
             timeout_ms = await self._drained(address, connection, timeout_ms)
-        pending = _AwaitedRequest(
-            timeout_ms,
-            self._client_limits.close_socket_if_timeout,
-            loop=self._scheduler.loop,
-        )
-        self._request(address, request, (), pending)
-        return await pending
+        return await self._awaited(address, request, timeout_ms)
+
+    def invoke_ahead(
+        self, address: str, request: Request, timeout_ms: int
+    ) -> Awaitable[RemotingCommand] | None:
+        """Send a request whose response may be awaited later, once, or never. Return None, and send
+        nothing, without an open connection whose server reads.
+        """
+        connection = self._open_connection(address)
+        if connection is None or self._is_behind(connection):
+            return None
+        return self._awaited(address, request, timeout_ms)
 
     async def invoke_oneway(self, address: str, request: Request, timeout_ms: int = 3_000) -> None:
         """Send like ``oneway``, but return once the frame is queued on a connection. A server that
@@ -409,6 +418,15 @@ class RemotingClient:
             self.handler.channel_closed(connection)
 
     # -- requests and answers
+
+    def _awaited(self, address: str, request: Request, timeout_ms: int) -> _AwaitedRequest:
+        pending = _AwaitedRequest(
+            timeout_ms,
+            self._client_limits.close_socket_if_timeout,
+            loop=self._scheduler.loop,
+        )
+        self._request(address, request, (), pending)
+        return pending
 
     def _request(
         self, address: str, request: Request, pieces: Sequence[bytes], pending: Pending

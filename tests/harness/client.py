@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, Self, TypeVar
 
 from attrs import define, evolve, field
@@ -117,6 +117,11 @@ class ClientWorld:
         decoded = through_frames(response)
         assert decoded.opaque == command.opaque and decoded.is_response
         return decoded
+
+    def invoke_ahead(
+        self, address: str, request: Request, timeout_ms: int
+    ) -> Awaitable[RemotingCommand]:
+        return asyncio.ensure_future(self.invoke(address, request, timeout_ms))
 
     async def invoke_oneway(self, address: str, request: Request) -> None:
         self._arrived(address, evolve(command_of(request), flag=2), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
@@ -135,6 +135,21 @@ class Answered:
     async def ask(self, name: bytes) -> bytes:
         return (await self.client.invoke(self.address, request(body=name), 60_000)).body
 
+    def ahead(self, name: bytes) -> Ahead:
+        sent = self.client.invoke_ahead(self.address, request(body=name), 60_000)
+        assert sent is not None
+        return Ahead(sent)
+
+
+class Ahead:
+    """A request that was sent before its response is awaited."""
+
+    def __init__(self, sent: Awaitable[RemotingCommand]) -> None:
+        self.sent = sent
+
+    async def response(self) -> bytes:
+        return (await self.sent).body
+
 
 @asynccontextmanager
 async def answered(scheduler: SkewedScheduler) -> AsyncIterator[Answered]:
@@ -184,6 +199,56 @@ def test_a_response_resumes_its_task_within_the_read(
             assert [repr(each) for each in results] == ["LookupError('a')", "LookupError('b')"]
             assert happened == ["a", "b", "read"]
             assert (world.client.pending, world.failures.failures) == (0, 0)
+
+    in_loop(main)
+
+
+def test_a_response_may_be_awaited_after_it_arrived(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+            before, after, cancelled, never = (world.ahead(b"%d" % each) for each in range(4))
+            task = asyncio.create_task(cancelled.response())
+            early = asyncio.create_task(before.response())
+            await asyncio.sleep(0)
+            assert task.cancel()
+            await answer_all(world.peer, 4)
+            await until(lambda: world.client.pending == 0)
+            assert (await early, await after.response()) == (b"0", b"1")
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            del never
+            assert world.failures.failures == 0
+
+    in_loop(main)
+
+
+def test_the_error_of_a_request_may_be_raised_after_it_happened(in_loop: InLoop) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        async with answered(scheduler) as world:
+            late, never = world.ahead(b"late"), world.ahead(b"never")
+            world.peer.close()
+            await until(lambda: world.client.pending == 0)
+            with pytest.raises(ConnectionLostError):
+                await late.response()
+            assert world.client.invoke_ahead(world.address, request(), 60_000) is None
+            del never
+            assert world.failures.failures == 0
+
+    in_loop(main)
+
+
+def test_nothing_is_sent_ahead_without_a_connection_or_to_a_server_that_does_not_read(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(scheduler: SkewedScheduler) -> None:
+        client = RemotingClient(scheduler)
+        assert client.invoke_ahead("127.0.0.1:9", request(), 60_000) is None
+        assert not client.connected_addresses and not client.pending
+        await client.close()
+        async with answered(scheduler) as world:
+            monkeypatch.setattr(world.client, "_is_behind", lambda _: True)
+            assert world.client.invoke_ahead(world.address, request(), 60_000) is None
+            assert world.client.pending == 0
 
     in_loop(main)
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from enum import Enum
 from operator import itemgetter
 
@@ -144,10 +144,12 @@ def _pull_result(
 @define(frozen=True, kw_only=True)
 class PullSettings:
     """The settings of pulls. ``pull_timeout_ms`` is added to the time for which a broker may hold a
-    pull.
+    pull. With ``read_ahead`` a pull consumer that reads a queue in sequence requests the next
+    messages while the application handles the last ones.
     """
 
     pull_timeout_ms: int = 10_000
+    read_ahead: bool = True
 
 
 @define(kw_only=True)
@@ -264,33 +266,56 @@ class Consumer(GroupMember):
     # -- messages
 
     async def _pull(self, queue: MessageQueue, order: PullOrder) -> PullResult:
-        return self._pulled(queue, order, await self._pull_response(queue, order))
+        response = await self._pull_response(queue, order)
+        return self._pulled(queue, order, response, self._numbers(queue, response))
 
     async def _pull_response(self, queue: MessageQueue, order: PullOrder) -> RemotingCommand:
         """Return the broker's response to a pull. Raises RequestRejectedError if its code has no
         ``PullStatus``.
         """
         instance = self._open()
-        key = queue.topic, queue.broker_name, order.expression, order.expression_type
-        template = self._templates.get(key) or self._new_template(key)
-        sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if order.suspend_ms else 0)
-        values = queue.queue_id, order.offset, order.max_count, sys_flag, order.suspend_ms
-        broker_id = self._suggested.get(queue, MASTER_ID)
+        broker_id = self._broker_id(queue)
         address = instance.known_address(queue.broker_name, broker_id)
         if address is None:
             address = await instance.address(queue.topic, queue.broker_name, broker_id)
         timeout_ms = self._pulling.pull_timeout_ms + order.suspend_ms
         try:
             response = await instance.transport.invoke(
-                address, TemplatedRequest(template, values, b""), timeout_ms
+                address, self._pull_request(queue, order), timeout_ms
             )
         except NetworkError:
-            instance.invalidate_route(queue.topic)
-            self._suggested.pop(queue, None)
+            self._pull_failed(instance, queue)
             raise
         if response.code not in _STATUS_OF_CODE:
             raise _refusal(response)
         return response
+
+    def _pull_failed(self, instance: ClientInstance, queue: MessageQueue) -> None:
+        """Send the next pull to the broker that the route then has."""
+        instance.invalidate_route(queue.topic)
+        self._suggested.pop(queue, None)
+
+    def _pull_ahead(
+        self, instance: ClientInstance, queue: MessageQueue, order: PullOrder
+    ) -> Awaitable[RemotingCommand] | None:
+        """Send a pull whose response may be awaited later, or never; None if it is not possible."""
+        address = instance.known_address(queue.broker_name, self._broker_id(queue))
+        if address is None:
+            return None
+        return instance.transport.invoke_ahead(
+            address, self._pull_request(queue, order), self._pulling.pull_timeout_ms
+        )
+
+    def _broker_id(self, queue: MessageQueue) -> int:
+        """Return the id of the broker from which to pull: the one that the last pull suggested."""
+        return self._suggested.get(queue, MASTER_ID) if self._suggested else MASTER_ID
+
+    def _pull_request(self, queue: MessageQueue, order: PullOrder) -> TemplatedRequest:
+        key = queue.topic, queue.broker_name, order.expression, order.expression_type
+        template = self._templates.get(key) or self._new_template(key)
+        sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if order.suspend_ms else 0)
+        values = queue.queue_id, order.offset, order.max_count, sys_flag, order.suspend_ms
+        return TemplatedRequest(template, values, b"")
 
     def _new_template(self, key: tuple[str, str, str, str]) -> RequestTemplate:
         topic, broker_name, expression, expression_type = key
@@ -414,12 +439,25 @@ class Consumer(GroupMember):
             for record in records
         ]
 
-    def _pulled(
-        self, queue: MessageQueue, order: PullOrder, response: RemotingCommand
-    ) -> PullResult:
-        broker_id, next_begin_offset, min_offset, max_offset = _pull_numbers(response.ext_fields)
-        if self._suggested.get(queue) != broker_id:
+    def _numbers(self, queue: MessageQueue, response: RemotingCommand) -> tuple[int, int, int]:
+        """Return the next, the smallest, and the largest offset of a pull, and keep the broker that
+        it suggests for the next one.
+        """
+        broker_id, following, smallest, largest = _pull_numbers(response.ext_fields)
+        if broker_id != MASTER_ID:
             self._suggested[queue] = broker_id
+        elif self._suggested:
+            self._suggested.pop(queue, None)
+        return following, smallest, largest
+
+    def _pulled(
+        self,
+        queue: MessageQueue,
+        order: PullOrder,
+        response: RemotingCommand,
+        offsets: tuple[int, int, int],
+    ) -> PullResult:
+        next_begin_offset, min_offset, max_offset = offsets
         found, fault = received_records(response.body)
         if fault is not None:
             if not found.records:
