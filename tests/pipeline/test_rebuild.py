@@ -24,6 +24,7 @@ from rmqpy.audit.facts.reader import read_facts
 from rmqpy.cli import main
 from rmqpy.codec.backend import scan_records
 from rmqpy.pipeline.jobs.rebuild import Rebuild, RebuildPlan, Run, run_here
+from rmqpy.pipeline.spark.work_units import remove_temporary
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.upgrade.plan.operations import places
 from rmqpy.upgrade.steps.plan_context import settings_of_facts
@@ -450,3 +451,25 @@ def test_a_running_broker_is_refused(
     assert "found a broker that runs in this directory, expected none" in capsys.readouterr().err
     assert command(store / "config") == 1
     assert "a part of the store" in capsys.readouterr().err
+
+
+def test_the_files_of_a_late_duplicate_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "_temporary"
+    folder.mkdir()
+    rmdir, late = os.rmdir, [3]
+
+    def create_first(path: str, *, dir_fd: int | None = None) -> None:
+        if late[0]:
+            late[0] -= 1
+            (folder / f"late-{late[0]}").touch()
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", create_first)
+    remove_temporary(folder)
+    assert not folder.exists() and late == [0]
+    folder.mkdir()
+    late[0] = 100
+    with pytest.raises(OSError, match="not empty"):
+        remove_temporary(folder)

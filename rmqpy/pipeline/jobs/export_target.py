@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from rmqpy.audit.remote.object_store import ObjectStore
 from rmqpy.audit.scan.ranges import WorkRange
 from rmqpy.model.errors import RmqError
 from rmqpy.model.files import FileSystem
-from rmqpy.pipeline.spark.work_units import SkippedRange, WorkUnit
+from rmqpy.pipeline.spark.work_units import SkippedRange, WorkUnit, remove_temporary
 
 __all__ = ["MANIFEST", "SUCCESS", "ExportTarget", "FolderTarget", "ObjectTarget", "WrittenRange"]
 
@@ -127,7 +126,7 @@ class FolderTarget:
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         target = Path(self.folder)
-        shutil.rmtree(target / TEMPORARY)
+        remove_temporary(target / TEMPORARY)
         _write_synced(target / MANIFEST, _manifest_text(manifest))
         _write_synced(target / SUCCESS, "")
 

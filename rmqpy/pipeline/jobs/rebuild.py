@@ -41,7 +41,13 @@ from rmqpy.pipeline.jobs.derived_files import (
     content_of,
 )
 from rmqpy.pipeline.jobs.derived_ranges import DerivedRange, DeriveTask, Queue
-from rmqpy.pipeline.spark.work_units import Chain, SkippedRange, WorkUnit, partition_store
+from rmqpy.pipeline.spark.work_units import (
+    Chain,
+    SkippedRange,
+    WorkUnit,
+    partition_store,
+    remove_temporary,
+)
 from rmqpy.store.files.disk import OsFileSystem, sync_file_system
 from rmqpy.store.index.index_file import index_file_name
 from rmqpy.store.queues.table import is_queue_name
@@ -140,7 +146,7 @@ class Rebuild:
         self._pack(directory)
         self._build(directory)
         self._copy_expired(directory)
-        shutil.rmtree(target / TEMPORARY)
+        remove_temporary(target / TEMPORARY)
         sync_file_system(plan.target)
 
     def _pack(self, directory: StoreDirectory) -> None:

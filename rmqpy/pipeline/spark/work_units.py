@@ -8,7 +8,9 @@ file of the wrong guess.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from attrs import define, field
@@ -31,10 +33,13 @@ __all__ = [
     "first_frame",
     "frame_before",
     "partition_store",
+    "remove_temporary",
     "view_before",
     "view_of",
 ]
 
+
+REMOVALS_MAX: Final = 10
 
 SEARCH_BACK_BYTES: Final = 8 << 20
 """Twice the largest message that a broker accepts by default."""
@@ -212,3 +217,14 @@ def first_frame(file: FileView, work: WorkRange, stop: int) -> int | None:
     start = work.start - work.first_offset
     frames = find_frames(file.view, work.first_offset, start, stop, dledger=file.dledger)
     return next(frames, None)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove the folder with the files of executors, also while duplicates of tasks that have ended
+    (speculation) still create files in it. Raises OSError.
+    """
+    for _ in range(REMOVALS_MAX - 1):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+    shutil.rmtree(folder)
