@@ -31,6 +31,7 @@ from rmqpy.store.index.index_file import KeyIndex
 from rmqpy.store.queues.lost_heads import queues_without_head
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.queues.table import ConsumeQueueTable
+from rmqpy.store.queues.unit_proof import are_units_proven
 from rmqpy.store.unread.data import check_no_unread
 from rmqpy.store.upgrade_guard import check_no_unfinished_upgrade
 
@@ -233,10 +234,11 @@ def _align_queues(
         opened.notes.append(f"{cut} consume queues cut to the end of the log, {opened.written_end}")
     if clean:
         return None
-    durable_to = max(opened.dispatch_from, opened.log.min_offset)
+    durable_to = int(max(opened.dispatch_from, opened.log.min_offset))
     if no_power_loss:
-        start = _frame_start(opened, durable_to)
-        return start if queues.keep_unsynced(opened.log, start) else None
+        durable_to = _frame_start(opened, durable_to)
+        if are_units_proven(queues, opened.log, durable_to):
+            return durable_to if queues.keep_unsynced(durable_to) else None
     queues.drop_unsynced(durable_to)
     return None
 

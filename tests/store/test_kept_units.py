@@ -15,7 +15,7 @@ from rmqpy.codec import backend
 from rmqpy.codec.properties import encode_properties
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.files.disk import DiskFile, OsFileSystem, boot_id
-from rmqpy.store.queues import table
+from rmqpy.store.queues import unit_proof
 
 pytestmark = [
     pytest.mark.skipif(not boot_id(), reason="the system has no boot id"),
@@ -28,7 +28,7 @@ Records = dict[tuple[str, int], list[bytes]]
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreRig:
-    monkeypatch.setattr(table, "PROVEN_QUEUES_MIN", 1)
+    monkeypatch.setattr(unit_proof, "QUEUES_MIN", 1)
     return StoreRig(OsFileSystem(), os.fspath(tmp_path / "store"))
 
 

@@ -5,23 +5,17 @@ disk or created when first needed.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
-from rmqpy.codec.scan import StopReason
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
-from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
-from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.queues.consume_queue import (
-    END_STATE,
     LOAD_CHECK_FILES,
-    MIN_STATE,
     ConsumeQueue,
 )
 from rmqpy.store.queues.touched import TouchedQueues, WalkedQueues
@@ -35,17 +29,8 @@ OPEN_PERCENT: Final = 10
 open. The rest is for the log.
 """
 
-PROVEN_QUEUES_MIN: Final = 256
-PROVEN_BYTES_MAX: Final = 128 << 20
-PROVEN_LOG_BYTES_MAX: Final = 1 << 30
-"""The limits for the proof that the units of a killed broker are right: to drop those of a few
-queues is cheaper, and so it is if the queues have many other units, or the log is long.
-"""
-
 HIDDEN_LOGGED_MAX: Final = 100
 """The number of hidden messages that are logged; all are counted."""
-
-_MASK64: Final = (1 << 64) - 1
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +195,10 @@ class ConsumeQueueTable:
         """Return the queue; create it if it does not exist."""
         return self._queues.get((topic, queue_id)) or self._open(topic, queue_id)
 
+    def topic_folders(self) -> list[str]:
+        """Return the names of the folders of topics on disk."""
+        return self._files.list_dir(self._directory)
+
     def open_folder(self) -> int:
         """Return a descriptor of the folder of all queues, to be closed by the caller, or -1."""
         return self._files.open_folder(self._directory)
@@ -291,17 +280,11 @@ class ConsumeQueueTable:
             queue.close()
             queue.mark_suspect()
 
-    def keep_unsynced(self, log: CommitLog, durable_to: int) -> bool:
+    def keep_unsynced(self, durable_to: int) -> bool:
         """After a kill that no power failure followed, keep the units of messages from
-        ``durable_to`` in the log, if they are proven to be those of the log. Otherwise drop them.
-        Return whether all were kept.
-
-        Without the proof, only the last unit that the process wrote may be torn, but nothing shows
-        which one that is. Tags codes of delayed messages are times, which the proof leaves out.
+        ``durable_to`` in the log, which are those of the log (:mod:`unit_proof`), and drop those of
+        delayed messages. Return whether all were kept.
         """
-        if not self._has_units_of(log, durable_to):
-            self.drop_unsynced(durable_to)
-            return False
         self.removals += 1
         kept = True
         for (topic, _), queue in self.items():
@@ -313,42 +296,6 @@ class ConsumeQueueTable:
             else:
                 queue.mark_unsynced(durable_to)
         return kept
-
-    def _has_units_of(self, log: CommitLog, low: int) -> bool:
-        """Return whether the units that lead to the log from ``low`` on are proven to be those of
-        its messages, up to the last message that has one.
-        """
-        units = sum(queue.state[END_STATE] - queue.state[MIN_STATE] for queue in self)
-        high = self.max_physical_offset
-        if (
-            len(self) < PROVEN_QUEUES_MIN
-            or units > PROVEN_BYTES_MAX
-            or high - low > PROVEN_LOG_BYTES_MAX
-            or any(queue.damaged for queue in self)
-        ):
-            return False
-        found = self._pool_units(low)
-        return found is not None and found == pooled_units_of(log, low, high)
-
-    def _pool_units(self, low: int) -> tuple[int, int] | None:
-        """Return number and sum of the units of messages from ``low`` on, or None if something is
-        not as usual.
-        """
-        from rmqpy.codec.tally.backend import folder_pool  # A clean start does not need it.
-
-        descriptor = self._files.open_folder(self._directory)
-        if descriptor < 0:
-            return None
-        try:
-            pool = folder_pool(descriptor, low)
-            if pool is None:
-                return None
-            for topic in self._files.list_dir(self._directory):
-                if pool.add(topic.encode(), any_tags=topic == SCHEDULE_TOPIC) is None:
-                    return None
-            return pool.count, pool.sum
-        finally:
-            os.close(descriptor)
 
     def begin_again(self, log_min_offset: int) -> None:
         """Correct the first offsets of all queues for a log that may start earlier than it did."""
@@ -393,33 +340,6 @@ class ConsumeQueueTable:
     def close(self) -> None:
         for queue in self:
             queue.close()
-
-
-def pooled_units_of(log: CommitLog, low: int, high: int) -> tuple[int, int] | None:
-    """Return number and sum of the units that the messages from ``low`` to ``high`` must have, or
-    None if they cannot be read.
-    """
-    from rmqpy.codec.tally.backend import tally_frames
-    from rmqpy.codec.tally.kernel import Tally, TallyPlan
-
-    count = total = 0
-    for piece in log.ranges(PhysicalOffset(low)):
-        if low >= high:
-            break
-        if piece.offset != low:
-            return None
-        plan = TallyPlan(dledger=piece.dledger, check_crc=False, digests=False, pooled=True)
-        tally = Tally(plan)
-        end = min(high - piece.offset, len(piece.view))
-        position, stop = tally_frames(piece.view, piece.offset, 0, end, tally)
-        if stop is StopReason.BLANK and piece.file_end <= high:
-            low = piece.file_end
-        elif stop is StopReason.END:
-            low = piece.offset + position
-        else:
-            return None
-        count, total = count + tally.pooled_count, (total + tally.pooled_sum) & _MASK64
-    return (count, total) if low == high else None
 
 
 def _may_be_setting(fault: BrokenFileSequenceError) -> bool:
