@@ -104,6 +104,13 @@ class OutgoingConnection(RemotingConnection):
         super().connection_lost(exc)
         self.drained.set()
 
+    def use_budget(self, nbytes: int) -> None:
+        """Count a read that fills the buffer. After any other, a loop does not read from this
+        connection again in the same turn, and nothing of it is left to hold back.
+        """
+        if nbytes == len(self.turns.buffer):
+            super().use_budget(nbytes)
+
     def _may_read(self) -> bool:
         return not self._budget_used
 

@@ -126,11 +126,10 @@ def test_200_parallel_requests_share_one_connection(in_loop: InLoop, handler: Ec
 class Answered:
     """A client whose requests are answered together, in one read."""
 
-    def __init__(self, scheduler: SkewedScheduler, peer: socket.socket, address: str) -> None:
-        self.client = RemotingClient(scheduler)
+    def __init__(self, client: RemotingClient, peer: socket.socket, address: str) -> None:
+        self.client = client
         self.peer = peer
         self.address = address
-        self.failures = scheduler.failure_log
 
     async def ask(self, name: bytes) -> bytes:
         return (await self.client.invoke(self.address, request(body=name), 60_000)).body
@@ -152,14 +151,17 @@ class Ahead:
 
 
 @asynccontextmanager
-async def answered(scheduler: SkewedScheduler) -> AsyncIterator[Answered]:
+async def answered(
+    scheduler: SkewedScheduler, limits: ClientLimits | None = None
+) -> AsyncIterator[Answered]:
     """Yield a connected client; its peer answers what ``answer_all`` is called for."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
         listener.setblocking(False)
         host, port = listener.getsockname()
-        world = Answered(scheduler, listener, f"{host}:{port}")
+        client = RemotingClient(scheduler, limits or ClientLimits())
+        world = Answered(client, listener, f"{host}:{port}")
         first = asyncio.create_task(world.ask(b"first"))
         world.peer, _ = await scheduler.loop.sock_accept(listener)
         with world.peer:
@@ -198,7 +200,7 @@ def test_a_response_resumes_its_task_within_the_read(
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert [repr(each) for each in results] == ["LookupError('a')", "LookupError('b')"]
             assert happened == ["a", "b", "read"]
-            assert (world.client.pending, world.failures.failures) == (0, 0)
+            assert (world.client.pending, scheduler.failure_log.failures) == (0, 0)
 
     in_loop(main)
 
@@ -217,7 +219,7 @@ def test_a_response_may_be_awaited_after_it_arrived(in_loop: InLoop) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             del never
-            assert world.failures.failures == 0
+            assert scheduler.failure_log.failures == 0
 
     in_loop(main)
 
@@ -232,7 +234,7 @@ def test_the_error_of_a_request_may_be_raised_after_it_happened(in_loop: InLoop)
                 await late.response()
             assert world.client.invoke_ahead(world.address, request(), 60_000) is None
             del never
-            assert world.failures.failures == 0
+            assert scheduler.failure_log.failures == 0
 
     in_loop(main)
 
@@ -249,6 +251,39 @@ def test_nothing_is_sent_ahead_without_a_connection_or_to_a_server_that_does_not
             monkeypatch.setattr(world.client, "_is_behind", lambda _: True)
             assert world.client.invoke_ahead(world.address, request(), 60_000) is None
             assert world.client.pending == 0
+
+    in_loop(main)
+
+
+def test_only_answers_that_arrive_faster_than_they_are_read_are_held_back(
+    in_loop: InLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of a turn are limited, but not those of several turns."""
+    turn_bytes, read_bytes = 4_096, 1_024
+    held: list[RemotingConnection] = []
+    wait_for_turn = RemotingConnection.wait_for_turn
+
+    def wait_for_turn_and_note(connection: RemotingConnection) -> None:
+        held.append(connection)
+        wait_for_turn(connection)
+
+    monkeypatch.setattr(RemotingConnection, "wait_for_turn", wait_for_turn_and_note)
+
+    async def main(scheduler: SkewedScheduler) -> None:
+        limits = ClientLimits(connection=ConnectionLimits(turn_bytes=turn_bytes))
+        async with answered(scheduler, limits) as world:
+            world.client.turns.buffer = memoryview(bytearray(read_bytes))
+            for _ in range(2 * turn_bytes // 500):
+                task = asyncio.create_task(world.ask(b"x" * 500))
+                await asyncio.sleep(0)
+                await answer_all(world.peer, 1)
+                assert len(await task) == 500
+            assert not held
+            task = asyncio.create_task(world.ask(b"y" * 2 * turn_bytes))
+            await asyncio.sleep(0)
+            await answer_all(world.peer, 1)
+            assert len(await task) == 2 * turn_bytes
+            assert held
 
     in_loop(main)
 
@@ -294,7 +329,7 @@ def test_a_task_resumed_by_a_response_may_cancel_the_next_one(in_loop: InLoop) -
             await task
             with pytest.raises(asyncio.CancelledError):
                 await second
-            assert (world.client.pending, world.failures.failures) == (0, 0)
+            assert (world.client.pending, scheduler.failure_log.failures) == (0, 0)
 
     in_loop(main)
 
@@ -315,7 +350,7 @@ def test_a_task_resumed_by_a_response_may_close_the_client(in_loop: InLoop) -> N
             for other in others:
                 with pytest.raises(NetworkError, match="closing"):
                     await other
-            assert (world.client.pending, world.failures.failures) == (0, 0)
+            assert (world.client.pending, scheduler.failure_log.failures) == (0, 0)
 
     in_loop(main)
 
@@ -333,7 +368,7 @@ def test_a_response_received_while_another_task_runs_resumes_its_task_later(
             connection.take_in(memoryview(encode_command(response)))
             assert not asking.done()
             assert await asking == b"now"
-            assert (world.client.pending, world.failures.failures) == (0, 0)
+            assert (world.client.pending, scheduler.failure_log.failures) == (0, 0)
 
     in_loop(main)
 
