@@ -104,6 +104,22 @@ with spark_session(SessionPlan(light=True)) as session:
 """
 """A program of Spark that does nothing, in a session as that of ``pipeline audit``."""
 
+BARE_WALK: Final = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from rmqpy.audit.scan.directory import read_directory
+from rmqpy.audit.scan.log_bytes import map_log
+from rmqpy.audit.scan.ranges import audit_range, split_log
+from rmqpy.codec.tally.kernel import TallyPlan
+from rmqpy.store.files.disk import OsFileSystem
+files, root, range_bytes = OsFileSystem(), sys.argv[1], int(sys.argv[2])
+plan = TallyPlan(dledger=False, digests=False, pooled=True, keys=(0, 1 << 62))
+works = split_log(read_directory(files, root, queues=False).classic, root, range_bytes)
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(lambda work: audit_range(map_log(files, work.path), work, plan), works))
+"""
+"""A program that walks the log in two threads, as ``pipeline audit`` does, and nothing else."""
+
 GOALS: Final = {
     "audit": 6.0,
     "audit-plain": 6.0,
@@ -259,6 +275,11 @@ class Bench:
     def empty_application(self, name: str, *, cores: int | None = None) -> None:
         """Measure a program that starts a session, counts one row, and stops it."""
         words = ["-c", EMPTY_APPLICATION]
+        self._note(name, best(lambda: program(words, cores=cores), self.rounds))
+
+    def bare_walk(self, name: str, *, cores: int | None = None) -> None:
+        """Measure a program that only walks the log."""
+        words = ["-c", BARE_WALK, str(self.store), str(RANGE)]
         self._note(name, best(lambda: program(words, cores=cores), self.rounds))
 
     def _note(self, name: str, timing: tuple[float, float]) -> None:
@@ -426,6 +447,8 @@ def measure_commands(bench: Bench, rows: set[str]) -> None:
     if "cores" in rows:
         bench.audit("audit on one core", "--engine", "local", cores=1)
         bench.tiny_audit()
+        bench.bare_walk("bare walk")
+        bench.bare_walk("bare walk on one core", cores=1)
     if rows & {"spark", "spark-cores"}:
         bench.audit("audit on Spark", "--engine", "spark")
         bench.empty_application("empty application")
