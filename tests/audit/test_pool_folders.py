@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from rmqpy.audit.checks import pooled_check
-from rmqpy.audit.checks.engine import AuditOptions, audit_store
+from rmqpy.audit.checks.engine import AuditOptions, audit_store, ordered_map
 from rmqpy.audit.checks.pooled_check import PooledQueues, pool_folders, pool_queues
 from rmqpy.audit.scan.directory import read_directory
 from rmqpy.audit.scan.findings import Finding
@@ -46,7 +47,12 @@ def write(queue: Path, content: bytes, per_file: int = PER_FILE, first: int = 0)
 
 
 def pooled(root: Path, low: int = 0) -> PooledQueues | None:
-    return pool_folders(f"{root}/consumequeue", low)
+    """Return what is read in one piece, after a comparison with each topic by itself in threads."""
+    found = pool_folders(f"{root}/consumequeue", low)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pooled_check, "BATCH_TOPICS", 1)
+        assert pool_folders(f"{root}/consumequeue", low, partial(ordered_map, workers=2)) == found
+    return found
 
 
 def listed(root: Path, low: int = 0) -> PooledQueues:
@@ -86,6 +92,14 @@ def test_queues_are_read_as_their_files_are_listed(tmp_path: Path) -> None:
     assert [each.queue_id for each in found.bounds if each.topic == "T"] == [
         *(0, 1, 10, 100, 2, 3, 4, 5, 6, 7, 8, 9)
     ]
+
+
+def test_topics_with_files_of_other_sizes_are_not_usual(tmp_path: Path) -> None:
+    write(tmp_path / "consumequeue/a/0", units(0, 7))
+    (tmp_path / "consumequeue/b/0").mkdir(parents=True)
+    assert same(tmp_path)
+    write(tmp_path / "consumequeue/c/0", units(0, 7), PER_FILE + 1)
+    assert pooled(tmp_path) is None
 
 
 @pytest.mark.parametrize("count", [1, 204, 205, 408, 409, 410, LARGE - 1, LARGE])

@@ -27,7 +27,7 @@ from attrs import evolve, field
 
 from rmqpy.audit.checks.index_walks import IndexTask, IndexWalk
 from rmqpy.audit.checks.key_check import IndexTable, KeyCheck, KeyHole, open_index
-from rmqpy.audit.checks.pooled_check import PooledQueues, pool_folders, pool_queues
+from rmqpy.audit.checks.pooled_check import Map, PooledQueues, pool_folders, pool_queues
 from rmqpy.audit.checks.range_runner import RangeRunner
 from rmqpy.audit.facts.file_md5 import FilePart, FileSums, file_md5s
 from rmqpy.audit.facts.lock_probe import find_lock_owner
@@ -385,7 +385,8 @@ class _StoreWalk:
         """
         plan, directory = self.plan, self.directory
         if self.unlisted:
-            found = pool_folders(directory.paths.consume_queue, self._begin)
+            folder = directory.paths.consume_queue
+            found = pool_folders(folder, self._begin, self._until_ended(self.runner.map))
             size = 0
             if plan.settings is not None:
                 from rmqpy.audit.facts.reader import queue_file_size
@@ -396,13 +397,13 @@ class _StoreWalk:
             directory = self._read_directory()
         # Opening small files on this machine is Python's work: threads would wait for its lock,
         # and take twice the CPU time.
-        run = map if self._is_here else self.runner.map
-
-        def until_ended(do: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-            return takewhile(lambda _found: not self.ended, run(do, items))
-
-        pooled = pool_queues(self.files, directory, until_ended, self._begin, limit)
+        run = self._until_ended(map if self._is_here else self.runner.map)
+        pooled = pool_queues(self.files, directory, run, self._begin, limit)
         return pooled, directory if self.unlisted else None
+
+    def _until_ended(self, run: Map) -> Map:
+        """Return a map that yields no more results after the audit has ended with an error."""
+        return lambda do, items: takewhile(lambda _found: not self.ended, run(do, items))
 
     def _take_queues(self, pooled: PooledQueues, listed: StoreDirectory | None) -> PooledQueues:
         if listed is not None:
@@ -485,11 +486,9 @@ class _StoreWalk:
 
     def _walk_tables(self, span: tuple[int, int]) -> dict[str, IndexSums]:
         """Return the sums of all tables, or of some if the audit has ended with an error."""
-        sums = self.runner.map(
-            IndexTask(self.files), [self._table_walk(table, span) for table in self.tables]
-        )
-        rest = takewhile(lambda _sums: not self.ended, sums)
-        return {table.file: each for table, each in zip(self.tables, rest, strict=False)}
+        walks = [self._table_walk(table, span) for table in self.tables]
+        sums = self._until_ended(self.runner.map)(IndexTask(self.files), walks)
+        return {table.file: each for table, each in zip(self.tables, sums, strict=False)}
 
     def _walk_table(self, table: IndexTable, low: int, high: int) -> IndexSums:
         if self.walked is None:

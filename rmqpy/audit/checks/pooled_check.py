@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from attrs import field
@@ -23,11 +24,12 @@ from rmqpy.model.files import FileSystem
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.model.values import define
 
-__all__ = ["LOOK_AHEAD_BYTES", "PooledQueues", "pool_folders", "pool_queues"]
+__all__ = ["LOOK_AHEAD_BYTES", "Map", "PooledQueues", "pool_folders", "pool_queues"]
 
 LOOK_AHEAD_BYTES: Final = 4096
 """The number of bytes after the last unit that must be zero."""
 BATCH_QUEUES: Final = 256
+BATCH_TOPICS: Final = 64
 READ_BYTES_MAX: Final = 64 << 10
 """The size up to which reading a file costs less than mapping it."""
 HEADS: Final = 2 * LOOK_AHEAD_BYTES, READ_BYTES_MAX
@@ -115,7 +117,7 @@ def pool_queues(
     return total
 
 
-def pool_folders(folder: str, low: int) -> PooledQueues | None:
+def pool_folders(folder: str, low: int, map_batches: Map = map) -> PooledQueues | None:
     """Return the units of all queues below ``folder``, a path of this machine, that lead to
     messages from ``low`` on.
 
@@ -123,27 +125,39 @@ def pool_folders(folder: str, low: int) -> PooledQueues | None:
     another size, or a unit that does not ascend, or that there is no C core: then list the files
     and call :func:`pool_queues`.
     """
+    total = PooledQueues()
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        topics = sorted(os.listdir(folder))
+        batches = [topics[at : at + BATCH_TOPICS] for at in range(0, len(topics), BATCH_TOPICS)]
+        for found in map_batches(partial(_pool_topics, folder, low), batches):
+            sizes = {total.file_size, found.file_size} - {0} if found is not None else ()
+            if found is None or len(sizes) > 1:
+                return None
+            total.add(found)
+            total.file_size = max(sizes, default=0)
     except OSError:
         return None
+    return total
+
+
+def _pool_topics(folder: str, low: int, topics: Iterable[str]) -> PooledQueues | None:
+    """Return the units of the queues of some topics, or None as :func:`pool_folders` does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         pool = folder_pool(descriptor, low)
         if pool is None:
             return None
-        topics = []
-        for topic in sorted(os.listdir(descriptor)):
+        names = []
+        for topic in topics:
             count = pool.add(os.fsencode(topic), any_tags=topic == SCHEDULE_TOPIC)
             if count is None:
                 return None
-            topics += [topic] * count
-    except OSError:
-        return None
+            names += [topic] * count
     finally:
         os.close(descriptor)
     bounds = [
         QueueBounds(topic=topic, queue_id=number, min_offset=low, max_offset=high, end_physical=end)
-        for topic, (number, low, high, end) in zip(topics, pool.rows(), strict=True)
+        for topic, (number, low, high, end) in zip(names, pool.rows(), strict=True)
     ]
     return PooledQueues(pool.count, pool.sum, bounds, file_size=pool.file_size)
 
