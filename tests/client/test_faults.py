@@ -174,6 +174,32 @@ def test_a_consumer_receives_everything_across_a_kill(broker: Broker, topic: str
     run(main)
 
 
+def test_a_queue_is_read_in_sequence_across_a_kill(broker: Broker, topic: str) -> None:
+    """No pull fails, whether or not the response that was requested ahead had arrived."""
+
+    async def main() -> None:
+        settings = settings_of(broker)
+        async with Producer("feeds", settings) as producer:
+            sent = [await producer.send(Message(topic=topic, body=b"0"))]
+            queue = sent[0].queue
+            sent += [
+                await producer.send(Message(topic=topic, body=b"%d" % number), queue=queue)
+                for number in range(1, 40)
+            ]
+        async with PullConsumer(f"group-{topic}", settings) as consumer:
+            found: list[bytes] = []
+            offset = 0
+            while len(found) < len(sent):
+                result = await consumer.pull(queue, offset, 3)
+                found += [each.body for each in result.messages]
+                offset = result.next_begin_offset
+                if offset == 21:
+                    await restart(broker)
+            assert found == [b"%d" % number for number in range(40)]
+
+    run(main)
+
+
 def test_a_paused_broker_is_a_time_out_and_the_message_may_be_stored(
     broker: Broker, topic: str
 ) -> None:
