@@ -238,7 +238,8 @@ empty cell: it refused the request, or was not measured. Each request is describ
 |---|---|---|---|
 {client_rows}
 
-[bench/README.md](../../bench/README.md#clients) has the same on uvloop.
+rmqpy's pull consumer requests the next messages ahead, Java's does not;
+[bench/README.md](../../bench/README.md#clients) has the figure without that, and all on uvloop.
 
 ## Growth, and the pipeline
 
