@@ -39,6 +39,7 @@ MEANINGS: Final = {
     "send-128-pure": "send-128 without the C core",
     "floor-send-128": "a program that only stores the bytes: the upper bound",
     "floor-send-1k": "the same, 1 KiB",
+    "floor-send-64x1": "the same, 64 connections with one request each",
     "p99-ms-4x64": "99th percentile of the latency of send-128, ms",
     "p50-ms-5000-a-s": "median latency of 5,000 sends per second, ms",
     "p99-ms-under-admin": "99th percentile beside ten admin commands a second; base: without, ms",

@@ -104,6 +104,7 @@ ROWS = (
     _against_java("send-128-pure", "async", "send-128", kind="pure"),
     _against_java("floor-send-128", "async", "send-128", kind="floor"),
     _against_java("floor-send-1k", "async", "send-1k", kind="floor"),
+    _against_java("floor-send-64x1", "async", "send-64x1", kind="floor"),
     _against_java("p99-ms-4x64", "async", "send-128", "p99_ms", lower=True),
     _against_java("p50-ms-5000-a-s", "async", "rate-5000", "p50_ms", lower=True),
     Row(
