@@ -204,8 +204,8 @@ of the broker: minimum / median / maximum. [Raw data](../../bench/results/{run})
 |---|---|---|---|---|
 {rows}
 
-Three Java members share one core badly: their rounds differ by a factor of eight. Divided by Java's
-best round, the ratios of `dledger-3x…` are {best_128:.0f} and {best_1k:.0f}.
+Three Java members share one core badly: in some runs their rounds differ by a factor of eight.
+Divided by Java's best round, the ratios of `dledger-3x…` are {best_128:.0f} and {best_1k:.0f}.
 
 ## A group that changes while it runs
 
