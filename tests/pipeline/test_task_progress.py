@@ -64,15 +64,21 @@ def test_tasks_of_all_stages_are_counted() -> None:
     assert (progress.total, progress.sum) == (12, 12)
 
 
-def test_work_is_reported_once() -> None:
-    """A share was reported before: only the rest of what is done is."""
-    recorded = RecordedProgress()
+def reported_early(recorded: RecordedProgress) -> JobProgress:
+    """Return the progress of work of 1000, of which a job that ran reported 300 before its end."""
     progress, session = JobProgress(recorded), Session()
     progress.expect(1000)
     with progress.watched(cast("SparkSession", session), 400):
         session.tracker.stages[0] = Stage(4, 3)
         while not recorded.reports:
             session.tracker.polled.wait(10)
+    return progress
+
+
+def test_work_is_reported_once() -> None:
+    """A share was reported before: only the rest of what is done is."""
+    recorded = RecordedProgress()
+    progress = reported_early(recorded)
     assert recorded.reports == [300]
     progress.advance(200)
     progress.advance(200)
@@ -84,12 +90,7 @@ def test_work_is_reported_once() -> None:
 def test_work_in_vain_is_expected_once_more() -> None:
     """A share was reported, and its results were given up: the next work is new."""
     recorded = RecordedProgress()
-    progress, session = JobProgress(recorded), Session()
-    progress.expect(1000)
-    with progress.watched(cast("SparkSession", session), 400):
-        session.tracker.stages[0] = Stage(4, 3)
-        while not recorded.reports:
-            session.tracker.polled.wait(10)
+    progress = reported_early(recorded)
     progress.expect(0)
     progress.advance(1000)
     assert recorded.reports == [300, 1000]
