@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from attrs import evolve
 
+from rmqpy.model.steps import finish
 from rmqpy.remoting.bodies import TopicConfig, TopicConfigSerializeWrapper
 from rmqpy.testing.harness import BrokerHarness, memory_broker
 from rmqpy.testing.memory_files import MemoryFiles
@@ -79,7 +80,7 @@ def steps(harness: BrokerHarness, topics: int) -> dict[str, Callable[[int], None
 
     def saved(number: int) -> None:
         change(number)
-        broker.topics.file_content()
+        finish(broker.topics.file_steps())
 
     def registered(number: int) -> None:
         change(number)

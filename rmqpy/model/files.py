@@ -149,9 +149,10 @@ class FileSystem(Protocol):
         cannot deliver them.
         """
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
-        """Replace the content of a file atomically and durably: after a crash it has either the old
-        or the new content. (Write a temporary file, fsync, rename, fsync the directory.)
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
+        """Replace the content of a file, with all ``parts`` in order, atomically and durably: after
+        a crash it has either the old or the new content. (Write a temporary file, fsync, rename,
+        fsync the directory.)
         """
 
     def resolve(self, path: str) -> str:

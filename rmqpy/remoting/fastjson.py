@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, TypeAlias
 
 from rmqpy.remoting.fastjson_reader import DEPTH_MAX, FastjsonDecodeError, FastjsonReader, ObjectKey
@@ -37,11 +37,11 @@ from rmqpy.remoting.java_values import java_double
 
 __all__ = [
     "DEPTH_MAX",
-    "EncodedValue",
     "FastjsonDecodeError",
     "ObjectKey",
     "dumps",
     "dumps_member",
+    "dumps_with_rows",
     "escape",
     "find_special",
     "loads",
@@ -77,12 +77,6 @@ _SPECIAL_STRICT = re.compile('["/\\\\\x00-\x1f]|[^\x00-\x7e]')
 Parts: TypeAlias = list[str]
 
 
-class EncodedValue(str):
-    """The text of a value that is already encoded, in the form and at the depth of its place."""
-
-    __slots__ = ()
-
-
 def loads(data: bytes | bytearray | memoryview | str, tolerant_max: int | None = None) -> object:
     """Return the value of ``data``. Malformed UTF-8 is replaced, as in Java.
 
@@ -111,17 +105,26 @@ def dumps(value: object, *, pretty: bool = False, strict: bool = False) -> bytes
     return "".join(parts).encode("utf-8", "replace")
 
 
-def dumps_member(name: str, value: object, depth: int | None) -> str:
-    """Return a member of an object. ``depth`` is the number of objects that contain it in a
-    ``pretty`` text, in which it starts with the start of its line; None means a compact text.
+def dumps_member(name: str, value: object, depth: int) -> bytes:
+    """Return a member of an object in the ``pretty`` form, from the start of its line on. ``depth``
+    is the number of objects that contain it.
     """
     parts: Parts = []
-    if depth is None:
-        _Writer(parts, False, False).write({name: value}, 0)
-        return "".join(parts[1:-1])
     _Writer(parts, True, False).write({name: value}, depth - 1)
     # Without the braces of the object around it, and the line of the closing one.
-    return "".join(parts[1:-2])
+    return "".join(parts[1:-2]).encode("utf-8", "replace")
+
+
+def dumps_with_rows(
+    value: Mapping[str, object], rows: Sequence[bytes], *, pretty: bool = False
+) -> list[bytes]:
+    """Encode ``value`` in parts. ``rows`` are the members of its last value, an empty object."""
+    text = dumps(value, pretty=pretty)
+    if not rows:
+        return [text]
+    end = b"}\n}" if pretty else b"}}"
+    assert text.endswith(b"{" + end), text
+    return [text.removesuffix(end), *rows, b"\n\t" + end if pretty else end]
 
 
 def quote(text: str) -> str:
@@ -153,8 +156,7 @@ class _Writer:
     def write(self, value: object, depth: int) -> None:
         """Append ``value``, with its closing brace indented by ``depth`` tabs."""
         if isinstance(value, str):
-            is_encoded = isinstance(value, EncodedValue)
-            self._parts.append(value if is_encoded else self._quote(value))
+            self._parts.append(self._quote(value))
         elif value is None:
             self._parts.append("null")
         elif isinstance(value, bool):

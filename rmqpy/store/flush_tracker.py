@@ -204,7 +204,7 @@ class FlushTracker:
             if self._segments is not None:
                 found = self._queues.find(*queue.name)
                 self._queue_ends.set(*queue.name, None if found is None else found.max_offset)
-        yield from self._queue_ends.encode_steps()
+        yield from self._queue_ends.rows.encode_steps()
         return syncs
 
     def _point_saver(self) -> Callable[[], None]:

@@ -280,11 +280,12 @@ class MemoryFiles:
     def read_head(self, path: str, length: int) -> bytes:
         return self.open_readonly(path).read(0, length)
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
+        data = b"".join(parts)
         self.touched("write", path)
         self.touched("sync", path)
         self.make_dirs(path.rpartition("/")[0])
-        node = MemoryNode.of(len(data), bytes(data), bytes(data), self.now_ms)
+        node = MemoryNode.of(len(data), data, data, self.now_ms)
         node.synced_to = len(data)
         self.nodes[path] = self._durable_names[path] = node
         self.touched("sync", path.rpartition("/")[0])

@@ -116,9 +116,9 @@ class StoppingDisk(OsFileSystem):
             raise StoppedError
         self.left -= 1
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
         self._count()
-        super().replace_bytes(path, data)
+        super().replace_bytes(path, *parts)
 
     def rename(self, old: str, new: str) -> None:
         self._count()

@@ -60,9 +60,9 @@ class FullDiskFiles(MemoryFiles):
         file = super().open(path, size=size)
         return FullDiskFile(file.path, file._node, self)
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
         self.allocate(path)
-        super().replace_bytes(path, data)
+        super().replace_bytes(path, *parts)
 
     def make_dirs(self, path: str) -> None:
         if path and path not in self.folders:

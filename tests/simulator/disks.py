@@ -202,9 +202,9 @@ class SimulatedDisk(MemoryFiles):
             del self.flips[path, flip.position]
         return bool(wrong)
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
         before = self._durable_names.get(path)
-        MemoryFiles.replace_bytes(self, path, data)
+        MemoryFiles.replace_bytes(self, path, *parts)
         self._names = [change for change in self._names if change.path != path]
         if path.endswith("/currterm"):
             self.hard_state_changed = True

@@ -5,6 +5,7 @@ is space again.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -190,10 +191,10 @@ def test_a_file_that_could_not_be_replaced_leaves_nothing_beside_it(
     path = tmp_path / "topics.json"
     path.write_bytes(b"old")
 
-    def full(fd: int, data: bytes) -> int:
+    def full(fd: int, parts: Sequence[bytes]) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("rmqpy.store.files.disk.os.write", full)
+    monkeypatch.setattr("rmqpy.store.files.disk.os.writev", full)
     with pytest.raises(OSError) as error:
         OsFileSystem().replace_bytes(str(path), b"new")
     assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(path))

@@ -392,7 +392,7 @@ class RemoteFileSystem:
     def open(self, path: str, *, size: int | None = None) -> StoreFile:
         raise _read_only(path)
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
         raise _read_only(path)
 
     def set_mtime_ms(self, path: str, mtime_ms: int) -> None:

@@ -422,10 +422,11 @@ def _listed(kept: frozenset[str]) -> str:
 def answer_with_table(
     request: RemotingCommand,
     version: DataVersion,
-    table: Callable[[], bytes],
+    table: Callable[[], Sequence[bytes]],
     header: CommandHeader | None = None,
 ) -> RemotingCommand:
-    """Answer a request for a table, without a body if the peer already has this version.
+    """Answer a request for a table, which is encoded in parts, without a body if the peer already
+    has this version.
 
     ==========================  ==============================================================
     ext field                   meaning
@@ -444,5 +445,5 @@ def answer_with_table(
         response.ext_fields[VERSION] = text = f"{version.timestamp}-{version.counter}"
         if known == text:
             return response
-    response.body = table()
+    response.body = b"".join(table())
     return response

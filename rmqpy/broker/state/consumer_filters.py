@@ -26,6 +26,7 @@ from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.steps import Steps
 from rmqpy.remoting.bodies import (
     ConsumerFilterData,
     ConsumerFilterWrapper,
@@ -213,9 +214,10 @@ class ConsumerFilterTable:
             )
         return ConsumerFilterWrapper(filter_data_by_topic=by_topic)
 
-    def file_content(self) -> bytes:
+    def file_steps(self) -> Steps[list[bytes]]:
         """Return the table as it is saved."""
-        return self.wrapper().encode(pretty=True)
+        yield
+        return [self.wrapper().encode(pretty=True)]
 
     def restore(self, saved: ConsumerFilterWrapper) -> None:
         """Take over a saved table. Its consumers are disconnected, so filters that were alive are

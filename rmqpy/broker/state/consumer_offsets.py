@@ -21,11 +21,13 @@ from attrs import define, field
 from rmqpy.broker.base.store_api import HandlerTable, MessageReader
 from rmqpy.model import names
 from rmqpy.model.codes import RequestCode, ResponseCode
+from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.steps import Steps
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.fastjson import quote
+from rmqpy.remoting.fastjson import dumps_with_rows, quote
 from rmqpy.remoting.headers import (
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
@@ -45,12 +47,13 @@ class ConsumerOffsetTable:
     """The committed offsets, by ``topic@group`` and queue."""
 
     _table: dict[str, dict[int, int]] = field(factory=dict, init=False)
-    _texts: dict[str, str] = field(factory=dict, init=False)
-    """The encoded queues by key, except those of the ``_stale`` keys."""
-    _stale: set[str] = field(factory=set, init=False)
+    _rows: EncodedRows = field(init=False)
     _shared: WeakValueDictionary[str, array[int]] = field(factory=WeakValueDictionary, init=False)
     """Copies of queues by key, as long as somebody uses them."""
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._rows = EncodedRows(self._row)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` at each change."""
@@ -86,7 +89,7 @@ class ConsumerOffsetTable:
         if queues is None:
             queues = self._new_key(key, group, topic)
         queues[queue_id] = offset
-        self._stale.add(key)
+        self._rows.note(key)
         copy = self._shared.get(key)
         if copy is not None and queue_id < len(copy):
             copy[queue_id] = offset
@@ -115,22 +118,19 @@ class ConsumerOffsetTable:
         """Return the table as it is sent to slaves and saved."""
         return ConsumerOffsetSerializeWrapper(offset_table=self._table)
 
-    def file_content(self) -> bytes:
-        """Return the text of consumerOffset.json, which is that of the wrapper. Only queues that
-        have changed are encoded again: it is written every five seconds.
-        """
-        for key in self._stale:
-            numbers = ",".join([f"{queue}:{offset}" for queue, offset in self._table[key].items()])
-            self._texts[key] = f"\t\t{quote(key)}:{{{numbers}" + ("\n\t\t}" if numbers else "}")
-        self._stale.clear()
-        texts = self._texts
-        entries = ",\n".join([texts[key] for key in self._table])
-        table = f"{{\n{entries}\n\t}}" if entries else "{}"
-        return f'{{\n\t"offsetTable":{table}\n}}'.encode("utf-8", "replace")
+    def file_steps(self) -> Steps[list[bytes]]:
+        """Return the text of consumerOffset.json, in parts: the ``pretty`` form of the wrapper."""
+        yield from self._rows.encode_steps()
+        return dumps_with_rows(_NO_OFFSETS, self._rows.parts(), pretty=True)
 
     def encode(self) -> bytes:
-        """Return the text that slaves receive. Control characters within names are escaped."""
-        return self.file_content().translate(None, b"\n\t")
+        """Return the text that slaves receive."""
+        return b"".join(dumps_with_rows(_NO_OFFSETS, self._rows.parts(compact=True)))
+
+    def _row(self, key: str) -> bytes:
+        numbers = ",".join([f"{queue}:{offset}" for queue, offset in self._table[key].items()])
+        end = "\n\t\t}" if numbers else "}"
+        return f"\n\t\t{quote(key)}:{{{numbers}{end}".encode("utf-8", "replace")
 
     def restore(self, saved: ConsumerOffsetSerializeWrapper) -> None:
         """Take over a saved table."""
@@ -139,7 +139,7 @@ class ConsumerOffsetTable:
                 logger.error("offsets of %r skipped: key is not topic@group", key)
                 continue
             self._table[key] = dict(queues)
-            self._stale.add(key)
+            self._rows.note(key)
             self._copy(key, queues)
 
     def merge(self, received: ConsumerOffsetSerializeWrapper) -> None:
@@ -152,11 +152,11 @@ class ConsumerOffsetTable:
             own = self._table.get(key)
             if own is None:
                 own = self._table[key] = {}
-                self._stale.add(key)
+                self._rows.note(key)
             if any(own.get(queue_id) != offset for queue_id, offset in queues.items()):
                 own.update(queues)
                 changed = True
-                self._stale.add(key)
+                self._rows.note(key)
                 self._copy(key, own)
         if changed:
             self._on_change()
@@ -171,7 +171,7 @@ class ConsumerOffsetTable:
             )
         queues: dict[int, int] = {}
         self._table[key] = queues
-        self._stale.add(key)
+        self._rows.note(key)
         return queues
 
     def _copy(self, key: str, queues: Mapping[int, int]) -> None:
@@ -186,13 +186,13 @@ class ConsumerOffsetTable:
         for key in removed:
             del self._table[key]
             self._copy(key, _NOTHING)
-            self._texts.pop(key, None)
-            self._stale.discard(key)
+            self._rows.discard(key)
         if removed:
             self._on_change()
 
 
 _NOTHING: Final[Mapping[int, int]] = {}
+_NO_OFFSETS: Final = {"offsetTable": _NOTHING}
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)

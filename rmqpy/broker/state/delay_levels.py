@@ -26,6 +26,7 @@ from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import has_queue_unit
 from rmqpy.model.message import OutgoingMessage
 from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.steps import Steps
 from rmqpy.remoting.bodies import DelayOffsetSerializeWrapper
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
@@ -114,9 +115,10 @@ class DelayOffsetTable:
         """Return the table as it is sent to slaves and saved."""
         return DelayOffsetSerializeWrapper(offset_table=dict(sorted(self._table.items())))
 
-    def file_content(self) -> bytes:
+    def file_steps(self) -> Steps[list[bytes]]:
         """Return the table as it is saved."""
-        return self.wrapper().encode(pretty=True)
+        yield
+        return [self.wrapper().encode(pretty=True)]
 
     def restore(self, saved: DelayOffsetSerializeWrapper) -> None:
         """Take over the saved table."""

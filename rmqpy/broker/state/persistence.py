@@ -20,21 +20,20 @@ queues show which topics existed and with how many queues; the unreadable files 
 ``rmqpy/quarantine/``.
 
 Writing: the previous content becomes ``X.bak``, then ``X`` is replaced in one step. A table is
-encoded on the loop and written in a worker thread, one write per file at a time; changes during a
-write lead to one more write, which is delayed for a large table
-(``Throttled``).
+encoded on the loop, in slices, and written in a worker thread, one write per file at a time;
+changes during a write lead to one more write, which is delayed for a large table (``Throttled``).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, Self, TypeVar
 
 from attrs import define
 
-from rmqpy.broker.base.scheduling import Throttled
+from rmqpy.broker.base.scheduling import Sliced, Throttled
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.delay_levels import DelayOffsetTable
@@ -44,6 +43,7 @@ from rmqpy.model.clock import Scheduler
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.steps import Steps, finish
 from rmqpy.remoting.bodies import (
     ConsumerFilterWrapper,
     ConsumerOffsetSerializeWrapper,
@@ -75,7 +75,8 @@ logger = logging.getLogger(__name__)
 class PersistentTable(Protocol[W_contra]):
     """A table that can be saved as a whole."""
 
-    def file_content(self) -> bytes: ...
+    def file_steps(self) -> Steps[Sequence[bytes]]:
+        """Return the content of the file, in parts."""
 
     def restore(self, saved: W_contra) -> None: ...
 
@@ -101,15 +102,19 @@ class TableFile:
         except StoreError:  # Java writes the character set of its platform.
             return read_with_backup(self.files, self.path, decode)
 
-    def save(self, content: bytes) -> None:
-        """Replace the content, keeping the previous one as backup. Blocks until it is durable."""
-        write_atomically(self.files, self.path, content)
+    def save(self, content: Sequence[bytes]) -> None:
+        """Replace the content, which is given in parts, keeping the previous one as backup. Blocks
+        until it is durable.
+        """
+        write_atomically(self.files, self.path, *content)
 
 
 class TableWriter:
     """The writer of one table, which writes after the table was marked as changed."""
 
-    def __init__(self, file: TableFile, scheduler: Scheduler, encode: Callable[[], bytes]) -> None:
+    def __init__(
+        self, file: TableFile, scheduler: Scheduler, encode: Callable[[], Steps[Sequence[bytes]]]
+    ) -> None:
         self._file = file
         self._scheduler = scheduler
         self._encode = encode
@@ -171,8 +176,13 @@ class TableWriter:
         self._changed = False
         self._writing = True
         self._in_write, self._waiting = self._waiting, []
-        content = self._encode()
-        self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
+        Sliced(self._scheduler, self._encode(), self._save).run()
+
+    def _save(self, content: Sequence[bytes] | None, error: BaseException | None) -> None:
+        if content is None:
+            self._written(None, error)
+        else:
+            self._scheduler.run_blocking(lambda: self._file.save(content), self._written)
 
     def close(self, done: Callable[[], None]) -> None:
         """Write the last state after the write in progress, then call ``done``. Nothing is written
@@ -189,7 +199,7 @@ class TableWriter:
         failure: OSError | None = None
         try:
             if not self._suspended:
-                self._file.save(self._encode())
+                self._file.save(finish(self._encode()))
         except OSError as error:
             failure = error
             logger.error("%s could not be written: %s", self._file.path, error)
@@ -267,7 +277,7 @@ class PersistentTables:
                 table.restore(saved)
             elif name == TOPICS_FILE:
                 tables.topics.add_known_queues(queues)
-            return TableWriter(file, scheduler, table.file_content)
+            return TableWriter(file, scheduler, table.file_steps)
 
         saved = cls(
             load_table(TOPICS_FILE, tables.topics, TopicConfigSerializeWrapper.decode),

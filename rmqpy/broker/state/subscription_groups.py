@@ -19,10 +19,11 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
+from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.steps import Steps, finish
 from rmqpy.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
-from rmqpy.remoting.encoded_rows import EncodedRows
-from rmqpy.remoting.fastjson import dumps
+from rmqpy.remoting.fastjson import dumps_member, dumps_with_rows
 
 CREATED_GROUPS_LIMIT: Final = 10_000
 
@@ -38,7 +39,7 @@ class SubscriptionGroupTable:
     data_version: DataVersion = field(init=False)
     changes: RecentChanges = field(factory=RecentChanges, init=False)
     _groups: dict[str, SubscriptionGroupConfig] = field(factory=dict, init=False)
-    _rows: EncodedRows = field(factory=EncodedRows, init=False)
+    _rows: EncodedRows = field(init=False)
     _on_change: Callable[[], None] = field(default=lambda: None, init=False)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -49,6 +50,8 @@ class SubscriptionGroupTable:
         self.data_version = DataVersion(self.clock.now_ms())
         for name in names.INITIAL_GROUPS:
             self._groups[name] = SubscriptionGroupConfig(group_name=name)
+        self._rows = EncodedRows(self._row)
+        self._rows.reset(self._groups)
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         return self._groups.get(group)
@@ -98,16 +101,31 @@ class SubscriptionGroupTable:
             data_version=self.data_version, subscription_group_table=dict(self._groups)
         )
 
-    def file_content(self) -> bytes:
-        """Return the table as it is saved: the ``pretty`` form of :meth:`wrapper`."""
-        rows = self._rows.encode(self._groups)
-        content = {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": rows}
-        return dumps(content, pretty=True)
+    def file_steps(self) -> Steps[list[bytes]]:
+        """Return the table as it is saved, in parts: the ``pretty`` form of :meth:`wrapper`."""
+        yield from self._rows.encode_steps()
+        return self._parts(pretty=True)
+
+    def encoded(self) -> list[bytes]:
+        """Return the text of :meth:`wrapper`, in parts."""
+        return self._parts(pretty=False)
+
+    def _parts(self, *, pretty: bool) -> list[bytes]:
+        value = {"dataVersion": self.data_version.to_json(), "subscriptionGroupTable": {}}
+        return dumps_with_rows(value, self._rows.parts(compact=not pretty), pretty=pretty)
+
+    def _row(self, name: str) -> bytes:
+        return dumps_member(name, self._groups[name].to_json(), 2)
 
     def restore(self, saved: SubscriptionGroupWrapper) -> None:
         """Take over a saved table. A group with an invalid name is skipped with an error in the
         log.
         """
+        self._take_over(saved)
+        self._note_all()
+        finish(self._rows.encode_steps())  # Otherwise the first change waits for all rows.
+
+    def _take_over(self, saved: SubscriptionGroupWrapper) -> None:
         for name, config in saved.subscription_group_table.items():
             try:
                 names.check_group(name)
@@ -116,8 +134,6 @@ class SubscriptionGroupTable:
                 continue
             self._groups[name] = evolve(config, group_name=name)
         self.data_version = saved.data_version
-        self.changes.note_all()
-        self._rows.encode(self._groups)  # Not in the turn of the first change.
 
     def replace(
         self, received: SubscriptionGroupWrapper, kept: Collection[str], version: DataVersion
@@ -125,13 +141,21 @@ class SubscriptionGroupTable:
         """Replace the table by the groups of a master and the ``kept`` groups of our own."""
         own = {name: self._groups[name] for name in kept}
         self._groups.clear()
-        self.restore(received)
+        self._take_over(received)
         self._groups.update(own)
         self.data_version = version
-        self.changes.note_all()
+        self._note_all()
         self._on_change()
+
+    def _note_all(self) -> None:
+        self.changes.note_all()
+        self._rows.reset(self._groups)
 
     def _changed(self, group: str) -> None:
         self.changes.note(group)
+        if group in self._groups:
+            self._rows.note(group)
+        else:
+            self._rows.discard(group)
         self.data_version = self.data_version.next(self.clock.now_ms())
         self._on_change()

@@ -22,11 +22,12 @@ from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
+from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
+from rmqpy.model.steps import Steps, finish
 from rmqpy.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from rmqpy.remoting.encoded_rows import EncodedRows
-from rmqpy.remoting.fastjson import dumps
+from rmqpy.remoting.fastjson import dumps_member, dumps_with_rows
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 INHERITED: Final = READ_WRITE | PERM_INHERIT
@@ -64,9 +65,7 @@ class TopicTable:
     changes: RecentChanges = field(factory=RecentChanges, init=False)
     _topics: dict[str, TopicConfig] = field(factory=dict, init=False)
     _system: set[str] = field(factory=set, init=False)
-    _encoded: tuple[DataVersion, int, bytes] | None = field(default=None, init=False)
-    _file_rows: EncodedRows = field(factory=EncodedRows, init=False)
-    _rows: EncodedRows = field(factory=lambda: EncodedRows(pretty=False), init=False)
+    _rows: EncodedRows = field(init=False)
     _on_change: Callable[[TopicConfig | None], None] = field(
         default=lambda _topic: None, init=False
     )
@@ -80,6 +79,8 @@ class TopicTable:
         for topic in self._system_topics():
             self._system.add(topic.topic_name)
             self._topics[topic.topic_name] = topic
+        self._rows = EncodedRows(self._row)
+        self._rows.reset(self._topics)
 
     def get(self, topic: str) -> TopicConfig | None:
         return self._topics.get(topic)
@@ -172,7 +173,7 @@ class TopicTable:
         ]
         for topic in changed:
             self._topics[topic.topic_name] = evolve(topic, order=not topic.order)
-            self.changes.note(topic.topic_name)
+            self._note(topic.topic_name)
         if changed:
             self._new_version(None)
 
@@ -186,27 +187,31 @@ class TopicTable:
             data_version=self.data_version, topic_config_table=dict(self._topics)
         )
 
-    def file_content(self) -> bytes:
-        """Return the table as it is saved: the ``pretty`` form of :meth:`wrapper`."""
-        rows = self._file_rows.encode(self._topics)
-        content = {"dataVersion": self.data_version.to_json(), "topicConfigTable": rows}
-        return dumps(content, pretty=True)
+    def file_steps(self) -> Steps[list[bytes]]:
+        """Return the table as it is saved, in parts: the ``pretty`` form of :meth:`wrapper`."""
+        yield from self._rows.encode_steps()
+        return self._parts(pretty=True)
 
-    def encoded(self) -> bytes:
-        """Return the text of :meth:`wrapper`. It is cached until the table changes, and then only
-        changed rows are encoded again: it is registered with every name server every 30 seconds.
-        """
-        kept = self._encoded
-        if kept is None or kept[0] is not self.data_version or kept[1] != len(self._topics):
-            rows = self._rows.encode(self._topics)
-            content = {"dataVersion": self.data_version.to_json(), "topicConfigTable": rows}
-            self._encoded = kept = self.data_version, len(self._topics), dumps(content)
-        return kept[2]
+    def encoded(self) -> list[bytes]:
+        """Return the text of :meth:`wrapper`, in parts."""
+        return self._parts(pretty=False)
+
+    def _parts(self, *, pretty: bool) -> list[bytes]:
+        value = {"dataVersion": self.data_version.to_json(), "topicConfigTable": {}}
+        return dumps_with_rows(value, self._rows.parts(compact=not pretty), pretty=pretty)
+
+    def _row(self, name: str) -> bytes:
+        return dumps_member(name, self._topics[name].to_json(), 2)
 
     def restore(self, saved: TopicConfigSerializeWrapper) -> None:
         """Take over a saved table. A topic with an invalid name is skipped with an error in the
         log.
         """
+        self._take_over(saved)
+        self._note_all()
+        finish(self._rows.encode_steps())  # Otherwise the first change waits for all rows.
+
+    def _take_over(self, saved: TopicConfigSerializeWrapper) -> None:
         for name, topic in saved.topic_config_table.items():
             try:
                 names.check_topic(name)
@@ -215,8 +220,6 @@ class TopicTable:
                 continue
             self._topics[name] = evolve(topic, topic_name=name)
         self.data_version = saved.data_version
-        self.changes.note_all()
-        self._file_rows.encode(self._topics)  # Not in the turn of the first change.
 
     def add_known_queues(self, queues: Iterable[tuple[str, int]]) -> None:
         """Create a readable and writable topic for each of ``queues``, with as many queues as
@@ -231,7 +234,7 @@ class TopicTable:
                     topic, read_queue_nums=count, write_queue_nums=count
                 )
                 logger.warning("topic %s recovered from its %d consume queues only", topic, count)
-        self.changes.note_all()
+        self._note_all()
 
     def replace(
         self,
@@ -242,10 +245,10 @@ class TopicTable:
         """Replace the table by the topics of a master and the ``kept`` topics of our own."""
         own = {name: self._topics[name] for name in kept}
         self._topics.clear()
-        self.restore(received)
+        self._take_over(received)
         self._topics.update(own)
         self.data_version = version
-        self.changes.note_all()
+        self._note_all()
         self._on_change(None)
 
     def _create(self, topic: TopicConfig) -> TopicConfig | None:
@@ -264,8 +267,19 @@ class TopicTable:
         return topic
 
     def _changed(self, name: str, topic: TopicConfig | None) -> None:
-        self.changes.note(name)
+        self._note(name)
         self._new_version(topic)
+
+    def _note(self, name: str) -> None:
+        self.changes.note(name)
+        if name in self._topics:
+            self._rows.note(name)
+        else:
+            self._rows.discard(name)
+
+    def _note_all(self) -> None:
+        self.changes.note_all()
+        self._rows.reset(self._topics)
 
     def _new_version(self, topic: TopicConfig | None) -> None:
         self.data_version = self.data_version.next(self.clock.now_ms())

@@ -17,6 +17,7 @@ bytes      field
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from struct import Struct, error
 from typing import Final, Self
 
@@ -139,9 +140,10 @@ class RegisterBrokerBody(Body):
     filter_server_list: list[str] = field(factory=list)
 
     @staticmethod
-    def encode_with(wrapper: bytes) -> bytes:
-        """Return the body with an encoded table and no filter servers."""
-        return b'{"filterServerList":[],"topicConfigSerializeWrapper":%b}' % wrapper
+    def encode_with(wrapper: Sequence[bytes]) -> bytes:
+        """Return the body with an encoded table, in parts, and no filter servers."""
+        begin = b'{"filterServerList":[],"topicConfigSerializeWrapper":'
+        return b"".join((begin, *wrapper, b"}"))
 
     def encode_compressed(self) -> bytes:
         wrapper = self.topic_config_serialize_wrapper

@@ -10,7 +10,7 @@ otherwise the next write would replace the good backup by it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rmqpy.model.errors import RmqError, StoreError
@@ -24,17 +24,26 @@ DAMAGED_SUFFIX = ".damaged"
 logger = logging.getLogger(__name__)
 
 
-def write_atomically(files: FileSystem, path: str, data: bytes) -> None:
-    """Replace the content of ``path`` with ``data``, and keep the previous content in ``path.bak``.
-    At any time at least one of the two is complete.
+def write_atomically(files: FileSystem, path: str, *parts: bytes) -> None:
+    """Replace the content of ``path`` with ``parts``, and keep the previous content in
+    ``path.bak``. At any time at least one of the two is complete.
     """
     if files.exists(path):
         previous = files.read_bytes(path)
-        if previous == data:
+        if _consists_of(previous, parts):
             return
         if previous:
             files.replace_bytes(path + BACKUP_SUFFIX, previous)
-    files.replace_bytes(path, data)
+    files.replace_bytes(path, *parts)
+
+
+def _consists_of(data: bytes, parts: Sequence[bytes]) -> bool:
+    position = 0
+    for part in parts:
+        if not data.startswith(part, position):
+            return False
+        position += len(part)
+    return position == len(data)
 
 
 def read_with_backup(

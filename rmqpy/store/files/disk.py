@@ -34,6 +34,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 _allocate = getattr(os, "posix_fallocate", None)  # macOS has none
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_WRITEV_PARTS = os.sysconf("SC_IOV_MAX")
 
 
 def physical_memory_bytes() -> int:
@@ -234,6 +235,17 @@ class DiskLock:
             self._held.discard(self._identity)
 
 
+def _write_all(fd: int, parts: Sequence[bytes]) -> None:
+    for first in range(0, len(parts), _WRITEV_PARTS):
+        rest = [memoryview(part) for part in parts[first : first + _WRITEV_PARTS]]
+        while rest:
+            written = os.writev(fd, rest)
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if rest:
+                rest[0] = rest[0][written:]
+
+
 def _read_range(fd: int, path: str, position: int, end: int) -> bytes:
     parts = []
     while position < end:
@@ -332,14 +344,12 @@ class OsFileSystem:
         finally:
             os.close(fd)
 
-    def replace_bytes(self, path: str, data: bytes) -> None:
+    def replace_bytes(self, path: str, *parts: bytes) -> None:
         self.make_dirs(os.path.dirname(path))
         temporary = path + ".tmp"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            _write_all(fd, parts)
             os.fsync(fd)
         except OSError as error:
             error.filename = path

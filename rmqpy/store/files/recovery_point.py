@@ -14,11 +14,11 @@ what a power loss left.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rmqpy.codec.backend import crc32
+from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.files import FileSystem
-from rmqpy.model.steps import Steps, finish
 from rmqpy.model.values import define
 from rmqpy.store.files.mapped_files import MappedFiles
 
@@ -63,56 +63,47 @@ class EncodedQueueEnds:
 
     def __init__(self) -> None:
         self._ends: dict[str, dict[int, int]] = {}
-        self._texts: dict[str, str] = {}
-        self._stale: set[str] = set()
+        self.rows = EncodedRows(self._row, b", ")
+        """The rows of the topics."""
 
     def set(self, topic: str, queue_id: int, end: int | None) -> None:
         """Set the end of one queue; None if the queue does not exist."""
         ends = self._ends.setdefault(topic, {})
         if ends.get(queue_id) == end:
             return
-        self._stale.add(topic)
-        if end is None:
-            del ends[queue_id]
-        else:
+        if end is not None:
             ends[queue_id] = end
+            self.rows.note(topic)
+            return
+        del ends[queue_id]
+        if ends:
+            self.rows.note(topic)
+        else:
+            del self._ends[topic]
+            self.rows.discard(topic)
 
-    def encode(self) -> str:
-        """Return the JSON of topic to queue to end."""
-        finish(self.encode_steps())
-        return "{" + ", ".join(self._texts.values()) + "}"
-
-    def encode_steps(self) -> Steps[None]:
-        """Encode the topics with changes, one in each step."""
-        while self._stale:
-            topic = self._stale.pop()
-            ends = self._ends[topic]
-            if ends:
-                self._texts[topic] = f"{json.dumps(topic)}: {json.dumps(ends)}"
-            else:
-                del self._ends[topic]
-                self._texts.pop(topic, None)
-            yield
+    def _row(self, topic: str) -> bytes:
+        return f"{json.dumps(topic)}: {json.dumps(self._ends[topic])}".encode()
 
 
 @define(slots=True, frozen=True)
 class NewRecoveryPoint:
-    """A recovery point to be saved. ``queues`` is encoded."""
+    """A recovery point to be saved. ``queues`` is the rows of the topics, in parts."""
 
     offset: int
     tail: int
-    queues: str
+    queues: Sequence[bytes]
 
     @classmethod
     def of(cls, row: MappedFiles, offset: int, queues: EncodedQueueEnds) -> NewRecoveryPoint | None:
         """Return the point at ``offset``, or None if no file contains bytes before it."""
         tail = _tail(row, offset)
-        return None if tail is None else cls(offset, tail, queues.encode())
+        return None if tail is None else cls(offset, tail, queues.rows.parts())
 
     def save(self, files: FileSystem, path: str) -> None:
         """Store the point durably. Blocks; may run in a worker thread."""
-        text = f'{{"offset": {self.offset}, "tail": {self.tail}, "queues": {self.queues}}}'
-        files.replace_bytes(path, text.encode())
+        begin = f'{{"offset": {self.offset}, "tail": {self.tail}, "queues": {{'
+        files.replace_bytes(path, begin.encode(), *self.queues, b"}}")
 
 
 def _tail(row: MappedFiles, offset: int) -> int | None:

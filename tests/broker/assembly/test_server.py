@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rmqpy.config.loading import FlushDiskType
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import StoreError
+from rmqpy.remoting.bodies import TopicConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.command_header import header_fields
@@ -83,10 +84,8 @@ def test_a_failing_request_does_not_affect_others(
 
 @pytest.mark.slow
 def test_an_answer_too_large_for_a_frame_is_an_error(harness: BrokerHarness) -> None:
-    for number in range(3):
-        harness.broker.groups.find_or_create(f"G{number}")
-    harness.broker.groups.groups["G0"].group_name = "x" * (17 << 20)
-    answer = harness.call(201)
+    harness.broker.topics.put(TopicConfig("T", attributes={"+x": "x" * (17 << 20)}))
+    answer = harness.call(21)
     assert answer.code == 1 and "larger than a peer accepts" in (answer.remark or "")
 
 

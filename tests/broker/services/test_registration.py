@@ -316,15 +316,14 @@ def test_only_changed_topics_are_encoded_again(
     registration._register_command()
     encoded: list[str] = []
 
-    def recorded(name: str, value: object, depth: int | None) -> str:
-        if depth is None:
-            encoded.append(name)
+    def recorded(name: str, value: object, depth: int) -> bytes:
+        encoded.append(name)
         return dumps_member(name, value, depth)
 
-    monkeypatch.setattr("rmqpy.remoting.encoded_rows.dumps_member", recorded)
+    monkeypatch.setattr("rmqpy.broker.state.topics.dumps_member", recorded)
     topics.put(TopicConfig("One"))
     topics.put(TopicConfig("Two"))
     topics.delete("One")
     for _ in range(2):
         registration._register_command()
-    assert encoded == ["Two"]
+    assert encoded == ["One", "Two"], "each once, for topics.json"

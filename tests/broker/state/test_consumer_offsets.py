@@ -10,6 +10,7 @@ import pytest
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
 from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.model.errors import StoreError
+from rmqpy.model.steps import Steps, finish
 from rmqpy.remoting.bodies import ConsumerOffsetSerializeWrapper
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.fastjson import quote
@@ -139,11 +140,15 @@ def test_javas_offset_table_is_written_back_byte_for_byte(build: BuildBroker) ->
     assert text == (source / "consumerOffset.json").read_bytes().rstrip(b"\n")
 
 
+def saved(table: ConsumerOffsetTable) -> bytes:
+    return b"".join(finish(table.file_steps()))
+
+
 def test_the_text_is_that_of_the_wrapper_after_any_changes() -> None:
     table, choose = ConsumerOffsetTable(), Random(7)
 
     def check() -> None:
-        assert table.file_content() == table.wrapper().encode(pretty=True)
+        assert saved(table) == table.wrapper().encode(pretty=True)
         assert table.encode() == table.wrapper().encode()
 
     check()
@@ -168,7 +173,7 @@ def test_only_changed_offsets_are_encoded_again(monkeypatch: pytest.MonkeyPatch)
     table = ConsumerOffsetTable()
     for number in range(100):
         table.commit("G", f"T{number}", 0, 1)
-    table.file_content()
+    saved(table)
     encoded: list[str] = []
 
     def recorded(text: str) -> str:
@@ -179,7 +184,7 @@ def test_only_changed_offsets_are_encoded_again(monkeypatch: pytest.MonkeyPatch)
     table.commit("G", "T7", 0, 2)
     table.commit("G", "T7", 1, 2)
     table.merge(table.wrapper())
-    table.file_content()
+    saved(table)
     table.encode()
     assert encoded == ["T7@G"]
 
@@ -233,10 +238,15 @@ def test_two_unreadable_files_are_an_error_that_names_the_file(
         load(files)
 
 
+def text_of(value: object) -> Steps[list[bytes]]:
+    yield
+    return [str(value).encode()]
+
+
 def test_one_write_at_a_time_and_the_last_state_wins() -> None:
     files, scheduler = MemoryFiles(), ManualScheduler(blocking_ms=10)
     state = [0]
-    writer = TableWriter(TableFile(files, "/c/x"), scheduler, lambda: b"%d" % state[0])
+    writer = TableWriter(TableFile(files, "/c/x"), scheduler, lambda: text_of(state[0]))
     for number in (1, 2, 3):
         state[0] = number
         writer.changed()
@@ -249,7 +259,7 @@ def test_one_write_at_a_time_and_the_last_state_wins() -> None:
 
 def test_a_failed_write_is_repeated_with_the_next_one() -> None:
     files, scheduler = MemoryFiles(), ManualScheduler()
-    writer = TableWriter(TableFile(files, "/c/x"), scheduler, lambda: b"content")
+    writer = TableWriter(TableFile(files, "/c/x"), scheduler, lambda: text_of("content"))
     files.fail_write("/c/x")
     writer.changed()
     scheduler.run_until_idle()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 from attrs import define, field
 
+from rmqpy.broker.base.scheduling import SLICE_MS
 from rmqpy.broker.state.persistence import TableFile, TableWriter
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.steps import Steps
 from rmqpy.remoting.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
-    TopicConfig,
     TopicConfigSerializeWrapper,
 )
 from rmqpy.remoting.command import RemotingCommand
-from rmqpy.remoting.encoded_rows import EncodedRows
-from rmqpy.remoting.fastjson import dumps
 from rmqpy.remoting.headers import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
@@ -118,12 +117,18 @@ class Saves:
     files: MemoryFiles = field(factory=MemoryFiles)
     scheduler: ManualScheduler = field(factory=lambda: ManualScheduler(blocking_ms=10))
     value: int = 0
+    steps: int = 0
     saved: list[int] = field(factory=list)
     """The values that were on disk when a waiting change was reported."""
 
     def writer(self) -> TableWriter:
-        file = TableFile(self.files, "/c/x")
-        return TableWriter(file, self.scheduler, lambda: b"%d" % self.value)
+        return TableWriter(TableFile(self.files, "/c/x"), self.scheduler, self.encode)
+
+    def encode(self) -> Steps[list[bytes]]:
+        for _ in range(self.steps):
+            self.scheduler.advance(SLICE_MS)  # Each step takes all of a slice.
+            yield
+        return [b"%d" % self.value]
 
     def change(self, writer: TableWriter) -> None:
         self.value += 1
@@ -165,16 +170,33 @@ def test_the_number_of_waiting_changes_is_bounded(monkeypatch: pytest.MonkeyPatc
         writer.check_not_full()
 
 
-@pytest.mark.parametrize("pretty", [True, False])
-def test_rows_are_written_as_the_whole_table_is(pretty: bool) -> None:
-    """Only the changed row is encoded again; removed rows go, and an empty table is ``{}``."""
-    rows = EncodedRows(pretty)
-    table = {name: TopicConfig(name) for name in ("A", 'quote " and \u2028', "ü")}
-    for _ in range(2):
-        whole = {"t": {name: topic.to_json() for name, topic in table.items()}}
-        assert dumps({"t": rows.encode(table)}, pretty=pretty) == dumps(whole, pretty=pretty)
-        table["B"] = TopicConfig("B", attributes={"x": "y"})
-        table["A"] = TopicConfig("A", perm=2)
-        del table["ü"]
-        table["ü"] = TopicConfig("ü", attributes={})
-    assert dumps({"t": rows.encode({})}, pretty=pretty) == dumps({"t": {}}, pretty=pretty)
+def test_a_table_is_encoded_in_slices() -> None:
+    """What changes between them is in the file, too, and is reported after the next write."""
+    saves = Saves(steps=2)
+    writer = saves.writer()
+    saves.change(writer)
+    assert saves.saved == [] and not saves.files.exists("/c/x")
+    saves.change(writer)
+    writer.close(lambda: None)
+    saves.scheduler.advance(60)
+    assert saves.saved == [2, 2]
+
+
+def test_a_table_that_cannot_be_encoded_is_reported_and_written_later() -> None:
+    errors: list[BaseException | None] = []
+    saves = Saves()
+
+    def fails() -> Steps[list[bytes]]:
+        saves.scheduler.advance(SLICE_MS)
+        yield
+        raise ValueError("no text")
+
+    encoders = [fails, saves.encode]
+    writer = TableWriter(TableFile(saves.files, "/c/x"), saves.scheduler, lambda: encoders.pop(0)())
+    writer.changed()
+    writer.when_saved(errors.append)
+    saves.scheduler.advance(10)
+    assert [str(error) for error in errors] == ["no text"]
+    writer.write()
+    saves.scheduler.advance(100)  # after the rest of a slow run
+    assert saves.files.read_bytes("/c/x") == b"0"

@@ -9,6 +9,7 @@ import pytest
 from rmqpy.broker.state import topics as topics_module
 from rmqpy.config.loading import BrokerRole
 from rmqpy.model import names
+from rmqpy.model.steps import finish
 from rmqpy.remoting.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
@@ -171,8 +172,8 @@ def test_a_start_encodes_the_rows_of_its_tables(
     encoded: list[str] = []
     for kind in (TopicConfig, SubscriptionGroupConfig):
         monkeypatch.setattr(kind, "to_json", lambda self: encoded.append(repr(self)))
-    again.topics.file_content()
-    again.groups.file_content()
+    finish(again.topics.file_steps())
+    finish(again.groups.file_steps())
     assert encoded == []
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,37 @@ def test_the_content_of_a_file_is_replaced(any_files: tuple[FileSystem, str]) ->
     assert files.read_bytes(path) == b"three"
     assert files.list_dir(f"{root}/config") == ["x.json"]
     assert files.mtime_ms(path) >= 0
+
+
+@pytest.mark.parametrize("at_once", [1, 7, None])
+def test_a_file_is_replaced_by_many_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int | None
+) -> None:
+    """More than one system call accepts, also if each call writes only some bytes."""
+    writev = os.writev
+
+    def some(fd: int, parts: Sequence[memoryview]) -> int:
+        return writev(fd, [b"".join(parts)[:at_once]])
+
+    if at_once is not None:
+        monkeypatch.setattr(os, "writev", some)
+    parts = [b"%d," % number * (number % 3) for number in range(3_000)]
+    path = str(tmp_path / "x")
+    OsFileSystem().replace_bytes(path, *parts)
+    assert OsFileSystem().read_bytes(path) == b"".join(parts)
+    OsFileSystem().replace_bytes(path)
+    assert OsFileSystem().read_bytes(path) == b""
+
+
+@pytest.mark.parametrize("parts", [(b"ab", b"c", b""), (b"a", b"bcd"), (b"ab",), (b"abcd",), ()])
+def test_only_other_content_becomes_the_backup(
+    any_files: tuple[FileSystem, str], parts: tuple[bytes, ...]
+) -> None:
+    files, root = any_files
+    write_atomically(files, f"{root}/x", b"abc")
+    write_atomically(files, f"{root}/x", *parts)
+    assert files.read_bytes(f"{root}/x") == b"".join(parts)
+    assert files.exists(f"{root}/x.bak") == (b"".join(parts) != b"abc")
 
 
 def test_a_file_in_the_working_folder_needs_no_folder_in_its_path(

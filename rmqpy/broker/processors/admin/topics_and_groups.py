@@ -131,7 +131,7 @@ class TopicAdminProcessor:
 
     def all_groups(self, _channel: Channel, request: RemotingCommand) -> RemotingCommand:
         groups = self.groups
-        return answer_with_table(request, groups.data_version, lambda: groups.wrapper().encode())
+        return answer_with_table(request, groups.data_version, groups.encoded)
 
     def delete_group(self, channel: Channel, request: RemotingCommand) -> None:
         header = DeleteSubscriptionGroupRequestHeader.decode(request.ext_fields)
