@@ -21,7 +21,8 @@ int rmq_record_parts(const uint8_t *view, size_t length, const int64_t *frames, 
         const int32_t sys_flag = rmq_load_int(record + 36);
         const uint32_t born = sys_flag & RMQ_BORN_HOST_V6 ? 8u + RMQ_HOST_V6_EXTRA : 8u;
         const uint32_t store = sys_flag & RMQ_STORE_HOST_V6 ? 8u + RMQ_HOST_V6_EXTRA : 8u;
-        const rmq_known_properties found = rmq_find_properties(view + places.properties, places.properties_length);
+        rmq_known_properties found;
+        rmq_find_properties((rmq_slice){view + places.properties, places.properties_length}, view + length, &found);
 
         cells[RMQ_PART_BODY] = (int64_t)(start + places.head_size);
         cells[RMQ_PART_BODY_LENGTH] = (int64_t)places.body_length;

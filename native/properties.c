@@ -55,24 +55,102 @@ int rmq_next_property(const uint8_t **at, const uint8_t *end, rmq_property *foun
     return 0;
 }
 
-rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length)
-{
-    rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    const uint8_t *const end = raw + length;
-    rmq_property item;
+/* Bit masks of 64 bytes: separators after names, and after properties; and bytes that are not ASCII. */
+typedef struct {
+    uint64_t names, properties, non_ascii;
+} byte_marks;
 
-    while (rmq_next_property(&raw, end, &item)) {
-        const rmq_slice value = {item.value, item.value_length};
-        if (rmq_is_named(&item, "TAGS"))
-            found.tags = value;
-        else if (rmq_is_named(&item, "KEYS"))
-            found.keys = value;
-        else if (rmq_is_named(&item, "DELAY"))
-            found.delay = value;
-        else if (rmq_is_named(&item, "UNIQ_KEY"))
-            found.uniq_key = value;
+static inline byte_marks mark(const uint8_t *at)
+{
+    byte_marks marks = {0, 0, 0};
+
+#if defined(__SSE2__)
+    for (int i = 0; i < 64; i += 16) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(at + i));
+        marks.names |= (uint64_t)bytes_equal_to(at + i, NAME_VALUE_SEPARATOR) << i;
+        marks.properties |= (uint64_t)bytes_equal_to(at + i, PROPERTY_SEPARATOR) << i;
+        marks.non_ascii |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes) << i;
     }
-    return found;
+#else
+    for (int i = 0; i < 64; i++) {
+        marks.names |= (uint64_t)(at[i] == NAME_VALUE_SEPARATOR) << i;
+        marks.properties |= (uint64_t)(at[i] == PROPERTY_SEPARATOR) << i;
+        marks.non_ascii |= (uint64_t)(at[i] >> 7) << i;
+    }
+#endif
+    return marks;
+}
+
+/* Mark the last bytes, after which nothing can be read. */
+static byte_marks mark_rest(const uint8_t *at, size_t left)
+{
+    uint8_t rest[64] = {0};
+
+    return mark(memcpy(rest, at, left));
+}
+
+/* Note a property if it is one that is looked for; an empty value does not count. */
+static inline void note_property(const uint8_t *name, const uint8_t *separator, const uint8_t *end,
+                                 rmq_known_properties *known)
+{
+    const rmq_slice value = {separator + 1, (size_t)(end - separator - 1)};
+
+    if (value.length == 0)
+        return;
+    switch (separator - name) {
+    case 4:
+        if (memcmp(name, "TAGS", 4) == 0)
+            known->tags = value;
+        else if (memcmp(name, "KEYS", 4) == 0)
+            known->keys = value;
+        break;
+    case 5:
+        if (memcmp(name, "DELAY", 5) == 0)
+            known->delay = value;
+        break;
+    case 8:
+        if (memcmp(name, "UNIQ_KEY", 8) == 0)
+            known->uniq_key = value;
+        break;
+    }
+}
+
+int rmq_find_properties(rmq_slice raw, const uint8_t *limit, rmq_known_properties *known)
+{
+    const uint8_t *const end = raw.at + raw.length;
+    const uint8_t *name = raw.at, *separator = NULL; /* of the current property */
+    uint64_t non_ascii = 0, faults = 0, first = 1; /* does a property start with the step? */
+
+    *known = (rmq_known_properties){{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    for (const uint8_t *at = raw.at; at < end; at += 64) {
+        const size_t left = (size_t)(end - at);
+        const uint64_t within = left < 64 ? (UINT64_C(1) << left) - 1 : UINT64_MAX;
+        const byte_marks marks = limit - at >= 64 ? mark(at) : mark_rest(at, left);
+        uint64_t names = marks.names & within, ends = marks.properties & within;
+        faults |= names & (ends << 1 | first);
+        first = ends >> 63;
+        non_ascii |= marks.non_ascii & within;
+        for (; ends != 0; ends &= ends - 1) {
+            const uint64_t until = ends ^ (ends - 1); /* to the lowest end, inclusive */
+            const uint8_t *const stop = at + __builtin_ctzll(ends);
+            if (separator == NULL && (names & until) != 0)
+                separator = at + __builtin_ctzll(names);
+            if (separator != NULL)
+                note_property(name, separator, stop, known);
+            else
+                faults = 1;
+            names &= ~until;
+            name = stop + 1;
+            separator = NULL;
+        }
+        if (separator == NULL && names != 0)
+            separator = at + __builtin_ctzll(names);
+    }
+    if (separator != NULL)
+        note_property(name, separator, end, known);
+    else if (name < end)
+        faults = 1;
+    return (faults == 0 ? RMQ_WELL_FORMED : 0) | (non_ascii == 0 ? RMQ_ASCII : 0);
 }
 
 /* Of equal names, keeps the first position and the last value, like rmqpy/codec/properties.py. */
@@ -223,15 +301,17 @@ static const uint32_t POWERS[] = {1u,        31u,        961u,        29791u,   
 
 #if defined(__SSE2__)
 /* Continue the hash with sixteen ASCII characters: each four of them become one sum. */
-static uint32_t hash_sixteen(uint32_t hash, __m128i text)
+static inline uint32_t hash_sixteen(uint32_t hash, __m128i text)
 {
     const __m128i zero = _mm_setzero_si128(), twos = _mm_set1_epi32(1 << 16 | 31), fours = _mm_set1_epi32(1 << 16 | 961);
     const __m128i low = _mm_madd_epi16(_mm_unpacklo_epi8(text, zero), twos);
     const __m128i high = _mm_madd_epi16(_mm_unpackhi_epi8(text, zero), twos);
-    uint32_t sums[4];
+    const __m128i sums = _mm_madd_epi16(_mm_packs_epi32(low, high), fours);
+    const __m128i even = _mm_mul_epu32(sums, _mm_set_epi32(0, (int)POWERS[4], 0, (int)4001564289u));
+    const __m128i odd = _mm_mul_epu32(_mm_srli_epi64(sums, 32), _mm_set_epi32(0, 1, 0, (int)POWERS[8]));
+    const __m128i both = _mm_add_epi64(even, odd);
 
-    _mm_storeu_si128((__m128i *)(void *)sums, _mm_madd_epi16(_mm_packs_epi32(low, high), fours));
-    return hash * 1353309697u + sums[0] * 4001564289u + sums[1] * POWERS[8] + sums[2] * POWERS[4] + sums[3];
+    return hash * 1353309697u + (uint32_t)_mm_cvtsi128_si32(_mm_add_epi64(both, _mm_unpackhi_epi64(both, both)));
 }
 #endif
 

@@ -1268,9 +1268,13 @@ typedef struct {
     rmq_slice tags, delay, uniq_key, keys;
 } rmq_known_properties;
 
-/* Find the properties that a scan uses. The last of equal names wins; pieces without name or value
- * are skipped. */
-rmq_known_properties rmq_find_properties(const uint8_t *raw, size_t length);
+/* The form of raw properties, as bits: each has a name and a separator after it; all bytes are ASCII. */
+#define RMQ_WELL_FORMED 1
+#define RMQ_ASCII 2
+
+/* Find the properties that a scan uses. The last of equal names wins; pieces without name or value are skipped. Returns
+ * the form. Bytes before `limit` may be read, whatever they are. */
+int rmq_find_properties(rmq_slice raw, const uint8_t *limit, rmq_known_properties *known);
 
 /* Positions and lengths of the variable parts of a record, counted from the start of the view. */
 typedef struct {

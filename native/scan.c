@@ -95,7 +95,8 @@ static void fill_row(const rmq_scan_state *state, const rmq_record_places *place
     rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
 
     if (!state->skip_properties)
-        found = rmq_find_properties(state->view + places->properties, places->properties_length);
+        rmq_find_properties((rmq_slice){state->view + places->properties, places->properties_length},
+                            state->view + state->length, &found);
     row[RMQ_OFFSET] = state->base_offset + (int64_t)places->start;
     row[RMQ_FRAME_OFFSET] = row[RMQ_OFFSET];
     row[RMQ_SIZE] = (int64_t)places->size;

@@ -4,10 +4,6 @@
 
 #include "rmqpy_native.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #define UNIT_SIZE 20
 #define ENTRY_UNIT_SIZE 32
 #define UNITS_MAX ((int64_t)1 << 56) /* limit of queue offsets and indexes that can have a unit */
@@ -20,7 +16,6 @@
 #define FRAME_HEAD 8u
 #define CACHE_LINE 64u
 #define PREFETCH_DISTANCE 2048u
-#define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
 #define INNER_BATCH 0x80
 
@@ -98,101 +93,12 @@ static int has_head(const uint8_t *piece, size_t length, const uint8_t *head, si
     return length >= head_length && memcmp(piece, head, head_length) == 0;
 }
 
-/* Bit masks of 64 bytes: separators after names, and after properties; and bytes that are not ASCII. */
-typedef struct {
-    uint64_t names, properties, non_ascii;
-} byte_marks;
-
-#ifdef __SSE2__
-static byte_marks mark(const uint8_t *at)
+/* Return whether properties of this form can be read by all: each has a name and a separator after it, and all is UTF-8. */
+static int is_well_formed(rmq_slice raw, int form)
 {
-    const __m128i name = _mm_set1_epi8(NAME_VALUE_SEPARATOR), property = _mm_set1_epi8(PROPERTY_SEPARATOR);
-    byte_marks marks = {0, 0, 0};
-
-    for (int i = 0; i < 4; i++) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)(at + 16 * i));
-        marks.names |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, name)) << 16 * i;
-        marks.properties |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, property)) << 16 * i;
-        marks.non_ascii |= (uint64_t)(uint32_t)_mm_movemask_epi8(bytes) << 16 * i;
-    }
-    return marks;
-}
-#else
-static byte_marks mark(const uint8_t *at)
-{
-    byte_marks marks = {0, 0, 0};
-
-    for (int i = 0; i < 64; i++) {
-        marks.names |= (uint64_t)(at[i] == NAME_VALUE_SEPARATOR) << i;
-        marks.properties |= (uint64_t)(at[i] == PROPERTY_SEPARATOR) << i;
-        marks.non_ascii |= (uint64_t)(at[i] >> 7) << i;
-    }
-    return marks;
-}
-#endif
-
-/* Note a property that an audit needs, as rmq_find_properties does: an empty value does not count. */
-static void note_property(const uint8_t *name, const uint8_t *separator, const uint8_t *end,
-                          rmq_known_properties *known)
-{
-    const rmq_slice value = {separator + 1, (size_t)(end - separator - 1)};
-
-    if (value.length == 0)
-        return;
-    if (separator - name == 4) {
-        if (memcmp(name, "TAGS", 4) == 0)
-            known->tags = value;
-        else if (memcmp(name, "KEYS", 4) == 0)
-            known->keys = value;
-    } else if (separator - name == 8 && memcmp(name, "UNIQ_KEY", 8) == 0) {
-        known->uniq_key = value;
-    }
-}
-
-/* Check 64 bytes per step, and find tags and keys on the way. Each property must have a non-empty
- * name and a separator after it. `known` is complete only if they are well-formed. Bytes before
- * `limit` may be read, whatever they are. */
-static int is_well_formed(rmq_slice raw, const uint8_t *limit, rmq_known_properties *known)
-{
-    const uint8_t *const end = raw.at + raw.length;
-    const uint8_t *name = raw.at, *separator = NULL; /* of the current property */
-    uint64_t any_non_ascii = 0, first = 1; /* does a property start with the step? */
-    uint8_t rest[64] = {0};
-
-    if (raw.length > 0 && raw.at[raw.length - 1] == 0)
+    if (!(form & RMQ_WELL_FORMED) || (raw.length > 0 && raw.at[raw.length - 1] == 0))
         return 0;
-    for (const uint8_t *at = raw.at; at < end; at += 64) {
-        const size_t left = (size_t)(end - at);
-        const uint64_t within = left < 64 ? (UINT64_C(1) << left) - 1 : UINT64_MAX;
-        byte_marks marks = limit - at >= 64 ? mark(at) : mark(memcpy(rest, at, left));
-        uint64_t names = marks.names & within;
-        const uint64_t ends = marks.properties & within;
-        if (names & (ends << 1 | first))
-            return 0;
-        first = ends >> 63;
-        any_non_ascii |= marks.non_ascii & within;
-        for (uint64_t rest_of_ends = ends; rest_of_ends != 0; rest_of_ends &= rest_of_ends - 1) {
-            const uint64_t until = rest_of_ends ^ (rest_of_ends - 1); /* to the lowest end, inclusive */
-            const uint8_t *const stop = at + __builtin_ctzll(rest_of_ends);
-            if (separator == NULL) {
-                if ((names & until) == 0)
-                    return 0;
-                separator = at + __builtin_ctzll(names);
-            }
-            note_property(name, separator, stop, known);
-            names &= ~until;
-            name = stop + 1;
-            separator = NULL;
-        }
-        if (separator == NULL && names != 0)
-            separator = at + __builtin_ctzll(names);
-    }
-    if (name < end) {
-        if (separator == NULL)
-            return 0;
-        note_property(name, separator, end, known);
-    }
-    return any_non_ascii == 0 || is_utf8(raw);
+    return form & RMQ_ASCII || is_utf8(raw);
 }
 
 /* Return the sum of the CRCs of all properties that do not depend on the position of the record. */
@@ -428,11 +334,9 @@ static void check_record(frame_info *info)
     }
     if (stated_offset != info->record_offset)
         add_event(info, RMQ_EVENT_PLACE, info->queue_number, stated_offset, info->record_offset, 0);
-    rmq_known_properties known = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
-    if (!is_well_formed(info->properties, state->view + state->length, &known)) {
+    rmq_known_properties known;
+    if (!is_well_formed(info->properties, rmq_find_properties(info->properties, state->view + state->length, &known)))
         add_event(info, RMQ_EVENT_PROPERTIES, info->queue_number, 0, 0, 0);
-        known = rmq_find_properties(info->properties.at, info->properties.length);
-    }
     if (info->queue != NULL ? !info->queue->has_topic
                             : !is_topic(state->view + places->topic, places->topic_length))
         add_event(info, RMQ_EVENT_TOPIC, info->queue_number, 0, 0, 0);
