@@ -45,19 +45,21 @@ static int is_dots(const char *name)
 static int64_t data_end(int file, int64_t size)
 {
 #if defined(SEEK_DATA) && defined(SEEK_HOLE)
-    int64_t end = 0;
+    int64_t data = 0;
 
-    while (end < size) {
-        const off_t data = lseek(file, (off_t)end, SEEK_DATA);
-        if (data < 0)
-            return errno == ENXIO ? end : size;
-        const off_t hole = lseek(file, data, SEEK_HOLE);
-        if (hole <= data)
+    for (;;) { /* Most files begin with data, and then have a hole up to their end. */
+        const off_t hole = lseek(file, (off_t)data, SEEK_HOLE);
+        if (hole < data || hole >= size)
             return size;
-        end = hole;
+        const off_t next = lseek(file, hole, SEEK_DATA);
+        if (next <= hole)
+            return next < 0 && errno == ENXIO ? hole : size;
+        data = next;
     }
-#endif
+#else
+    (void)file;
     return size;
+#endif
 }
 
 static int is_zero(const uint8_t *data, size_t length)
@@ -85,16 +87,16 @@ typedef struct {
     int64_t first_physical, physical_end;
 } file_units;
 
-/* Find the units of one file. Returns 0 if something is not as usual: units after a zero one, or an error. */
-static int read_units(const rmq_folders *state, int file, file_units *found)
+/* Find the units of one file, and add them to those of the queue. Returns 0 if something is not as usual: units after a
+ * zero one, or an error. */
+static int read_units(const rmq_folders *state, int file, file_units *found, rmq_pooled_units *pooled)
 {
     const int64_t end = data_end(file, state->file_size), piece = (int64_t)state->buffer_length;
 
     *found = (file_units){0, -1, -1};
     for (int64_t position = 0; position < end; position += piece) {
-        const int64_t left = state->file_size - position;
-        const size_t length = (size_t)(left < piece ? left : piece);
-        const size_t stored = (size_t)(end - position < (int64_t)length ? end - position : (int64_t)length);
+        const size_t stored = (size_t)(end - position < piece ? end - position : piece);
+        const size_t length = (stored + UNIT_SIZE - 1) / UNIT_SIZE * UNIT_SIZE;
         size_t used = 0;
         if (!read_all(file, state->buffer, stored, position))
             return 0;
@@ -114,6 +116,11 @@ static int read_units(const rmq_folders *state, int file, file_units *found)
             if (position == 0 && at == 0)
                 found->first_physical = offset;
             found->physical_end = offset + size;
+        }
+        if (pooled->low < INT64_MAX) {
+            pooled->length = (int64_t)used;
+            pooled->position = 0;
+            rmq_pool_units(pooled);
         }
     }
     return 1;
@@ -260,9 +267,13 @@ static int follow_each_other(const listed_files *files, int64_t file_size)
 }
 
 /* Find the units of a queue. Returns 0 if something is not as usual. */
-static int read_queue(const rmq_folders *state, int folder, rmq_unit_folder *found)
+static int read_queue(rmq_folders *state, int folder, rmq_unit_folder *found)
 {
     file_units units = {0, -1, -1};
+    rmq_pooled_units pooled = {
+        .view = state->buffer, .queue = rmq_queue_digest(state->topic, state->topic_length, (int32_t)found->id),
+        .any_tags = state->any_tags, .low = state->low, .high = INT64_MAX, .first = -1, .place = -1,
+    };
 
     for (int64_t number = 0; number < found->file_count; number++) {
         const int64_t first = found->first_offset + number * state->file_size;
@@ -274,7 +285,8 @@ static int read_queue(const rmq_folders *state, int folder, rmq_unit_folder *fou
         const int file = open_file(state, folder, first);
         if (file < 0)
             return 0;
-        const int is_usual = read_units(state, file, &units);
+        pooled.number = first / UNIT_SIZE;
+        const int is_usual = read_units(state, file, &units, &pooled);
         close(file);
         if (!is_usual || (number + 1 < found->file_count && units.used < state->file_size))
             return 0;
@@ -284,11 +296,14 @@ static int read_queue(const rmq_folders *state, int folder, rmq_unit_folder *fou
             found->physical_end = units.physical_end;
         found->end = first + units.used;
     }
+    state->units += pooled.count;
+    state->sum += pooled.sum;
+    state->irregular |= pooled.irregular;
     /* Of a queue with fillers only, the files before the last ones may have a message. */
     return found->end == found->first_offset || found->physical_end > 0;
 }
 
-static int read_folder(const rmq_folders *state, int descriptor, rmq_unit_folder *found)
+static int read_folder(rmq_folders *state, int descriptor, rmq_unit_folder *found)
 {
     folder_names names;
     listed_files files;
@@ -312,6 +327,9 @@ int rmq_read_folders(rmq_folders *state)
     int is_complete = 1;
 
     state->count = 0;
+    state->units = 0;
+    state->sum = 0;
+    state->irregular = 0;
     if (own < 0 || !open_names(&topic, own))
         return 0;
     for (const char *name; (name = next_name(&topic)) != NULL;) {

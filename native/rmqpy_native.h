@@ -876,16 +876,23 @@ typedef struct {
 } rmq_unit_folder;
 
 /* The queues of a topic, whose folder the caller has opened. Of each queue the last `files_read` files are read, in
- * pieces of `buffer_length`, a multiple of the unit size. */
+ * pieces of `buffer_length`, a multiple of the unit size. Units of messages from `low` on are added to `sum`. */
 typedef struct {
     int32_t descriptor;
     int32_t files_read;
     int64_t file_size;
+    const uint8_t *topic; /* its name */
+    size_t topic_length;
+    int64_t low;
     uint8_t *buffer;
     size_t buffer_length;
     rmq_unit_folder *rows;
     size_t capacity;
     size_t count; /* rows filled */
+    int64_t units;
+    uint64_t sum;
+    int32_t any_tags;  /* as in rmq_pooled_units */
+    int32_t irregular; /* the sum means nothing */
 } rmq_folders;
 
 /* Find the ends of the queues, and change nothing. Returns 0 if something was left out, because it is not as usual or

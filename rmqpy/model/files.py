@@ -23,8 +23,21 @@ files, end of the units, physical offset in the first unit, end of the last mess
 The first byte and the end are positions in the queue. The physical offset is -1 if the first file
 was not read, or does not begin with a message; the end in the log is 0 if there is no message.
 """
-UnitFolders = tuple[Sequence[UnitFolder], bool]
-"""The folders in a folder, in no order, and whether these are all."""
+NumberAndSum = tuple[int, int]
+"""The number of units, and their sum as :class:`rmqpy.codec.tally.pooled.PooledUnits` has it."""
+
+
+class UnitFolders(NamedTuple):
+    """What was found in a folder of consume queues."""
+
+    queues: Sequence[UnitFolder] = ()
+    """In no order."""
+    is_complete: bool = False
+    """True if ``queues`` has all folders."""
+    units: NumberAndSum | None = None
+    """Those of messages from ``low`` on; None if they are not those of ascending messages without a
+    gap.
+    """
 
 
 class FileSlices(Protocol):
@@ -169,11 +182,12 @@ class FileSystem(Protocol):
         """Return what a directory contains, sorted by name; nothing if it does not exist."""
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int
+        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
     ) -> Iterator[UnitFolders]:
-        """Read the last ``files_read`` files of each consume queue below ``paths``, and yield what
-        was found for each path. Anything that is not as usual is left out, to be examined by the
-        caller; a file system may leave out all.
+        """Read the last ``files_read`` files of each consume queue in ``paths``, the folders of
+        topics, and yield what was found for each path, without ``units`` if ``low`` is None.
+        Anything that is not as usual is left out, to be examined by the caller; a file system may
+        leave out all.
         """
 
     def open_folder(self, path: str) -> int:

@@ -40,6 +40,7 @@ DISPATCHED_AT_START_MS = 1000
 """The number of bytes of the log that are dispatched before a start returns, and the time for that;
 the rest follows while the store serves requests.
 """
+_OFFSET_MAX = (1 << 63) - 1
 
 
 @define(slots=True, frozen=True, eq=False, repr=False)
@@ -100,14 +101,14 @@ def _start_locked(
     )
     queues = ConsumeQueueTable(files, paths.consume_queue, settings.mapped_file_size_consume_queue)
     undo.callback(queues.close)
-    queues.load()
-    index = _load_index(context, paths, undo)
     clean = not files.exists(paths.abort)
     note = BootNote(files, paths.boot, paths.abort, context.boot_id)
+    no_power_loss = not context.force and note.holds()
+    point = RecoveryPoint.load(files, paths.recovery_point)
+    queues.load(_expected_durable_to(point, checkpoint) if no_power_loss else None)
+    index = _load_index(context, paths, undo)
     if context.force:
         note.remove()  # What is cut now must not be missed by the next start.
-    no_power_loss = note.holds()
-    point = RecoveryPoint.load(files, paths.recovery_point)
     stop = Stop(
         clean,
         checkpoint.safe_timestamp_ms,
@@ -188,6 +189,15 @@ def _opening(settings: StoreSettings) -> type[Opening]:
     from rmqpy.store.commitlog.dledger_opening import DLedgerOpening
 
     return DLedgerOpening
+
+
+def _expected_durable_to(point: RecoveryPoint | None, checkpoint: StoreCheckpoint) -> int:
+    """Return the offset in the log up to which all units are durable, as far as it can be known
+    before the log is opened.
+    """
+    dispatched = checkpoint.dispatched_offset(_OFFSET_MAX)
+    offset = 0 if point is None else point.offset
+    return offset if dispatched is None else min(offset, dispatched)
 
 
 def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int | None:

@@ -317,9 +317,9 @@ class MemoryFiles:
         return found
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int
+        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
     ) -> Iterator[UnitFolders]:
-        return iter([((), False)] * len(paths))
+        return iter([UnitFolders()] * len(paths))
 
     def open_folder(self, path: str) -> int:
         return -1

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from harness.store import StoreRig, read_all
 
 from rmqpy.codec import backend
 from rmqpy.codec.properties import encode_properties
+from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.files.disk import DiskFile, OsFileSystem, boot_id
 from rmqpy.store.queues import unit_proof
@@ -144,6 +147,44 @@ def test_a_unit_that_is_missing_before_others_is_added(rig: StoreRig) -> None:
     records, before = fill(rig), queue_files(rig)
     path, end = last_file(rig, 0)
     rig.edit(path, end - 20, bytes(20))
+    store = rig.open()
+    assert read_all(store) == records
+    store.shutdown()
+    assert queue_files(rig) == before
+
+
+def remove_the_recovery_point(rig: StoreRig) -> None:
+    os.unlink(f"{rig.root}/rmqpy/recovery-point")
+
+
+def shorten_a_queue_file(rig: StoreRig) -> None:
+    path, end = last_file(rig, 3)
+    os.truncate(f"{rig.root}/{path}", end)
+
+
+def remove_a_queue(rig: StoreRig) -> None:
+    shutil.rmtree(f"{rig.root}/consumequeue/Topic/3")
+
+
+def leave_a_unit_after_the_end(rig: StoreRig) -> None:
+    path, end = last_file(rig, 3)
+    rig.edit(path, end + 40, QUEUE_UNIT.pack(1000, 100, 0))
+
+
+CHANGES: tuple[Callable[[StoreRig], None], ...] = (
+    remove_the_recovery_point,
+    shorten_a_queue_file,
+    remove_a_queue,
+    leave_a_unit_after_the_end,
+)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_a_store_that_is_not_as_the_start_expected_is_served_entirely(
+    rig: StoreRig, change: Callable[[StoreRig], None]
+) -> None:
+    records, before = fill(rig), queue_files(rig)
+    change(rig)
     store = rig.open()
     assert read_all(store) == records
     store.shutdown()

@@ -201,9 +201,9 @@ class RemoteFileSystem:
         return sorted(self._folders.get(path, {}).values())
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int
+        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
     ) -> Iterator[UnitFolders]:
-        return iter([((), False)] * len(paths))
+        return iter([UnitFolders()] * len(paths))
 
     def open_folder(self, path: str) -> int:
         return -1

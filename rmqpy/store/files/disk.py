@@ -398,9 +398,9 @@ class OsFileSystem:
         return sorted(found)
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int
+        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
     ) -> Iterator[UnitFolders]:
-        return unit_folders(paths, file_size, files_read)
+        return unit_folders(paths, file_size, files_read, low)
 
     def open_folder(self, path: str) -> int:
         try:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from rmqpy.codec import backend
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.model.files import UnitFolders
+from rmqpy.model.names import SCHEDULE_TOPIC
 
 TOPICS_AT_ONCE: Final = 64
 THREADS: Final = 8
@@ -21,17 +22,20 @@ THREADS: Final = 8
 _PIECE_BYTES: Final = 3276 * QUEUE_UNIT_SIZE
 _ROWS_FIRST: Final = 256
 _ROW: Final = Struct("=6q")
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
-def unit_folders(paths: Sequence[str], file_size: int, files_read: int) -> Iterator[UnitFolders]:
+def unit_folders(
+    paths: Sequence[str], file_size: int, files_read: int, low: int | None
+) -> Iterator[UnitFolders]:
     """See :meth:`rmqpy.model.files.FileSystem.unit_folders`."""
     if backend.implementation != "c":
-        yield from (((), False) for _ in paths)
+        yield from (UnitFolders() for _ in paths)
         return
     parts = [paths[n : n + TOPICS_AT_ONCE] for n in range(0, len(paths), TOPICS_AT_ONCE)]
 
     def read(part: Sequence[str]) -> list[UnitFolders]:
-        reader = _Reader(file_size, files_read)
+        reader = _Reader(file_size, files_read, low)
         return [reader.read(path) for path in part]
 
     if len(parts) <= 1:
@@ -48,12 +52,14 @@ def unit_folders(paths: Sequence[str], file_size: int, files_read: int) -> Itera
 class _Reader:
     """The memory of ``rmq_folders``, for one topic after the other."""
 
-    def __init__(self, file_size: int, files_read: int) -> None:
+    def __init__(self, file_size: int, files_read: int, low: int | None) -> None:
         from rmqpy.codec.native.binding import ffi, lib
 
         self._ffi, self._lib = ffi, lib
         self._state = state = ffi.new("rmq_folders *")
         state.file_size, state.files_read = file_size, files_read
+        state.low = _OFFSET_MAX if low is None else low
+        self._sums = low is not None
         self._buffer = state.buffer = ffi.new("uint8_t[]", min(file_size, _PIECE_BYTES))
         state.buffer_length = len(self._buffer)
         self._rows: Any = None
@@ -67,9 +73,13 @@ class _Reader:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
-            return (), False
+            return UnitFolders()
         state = self._state
         state.descriptor = descriptor
+        topic = path.rpartition("/")[2]
+        name = os.fsencode(topic)
+        state.topic = encoded = self._ffi.from_buffer("uint8_t[]", name)
+        state.topic_length, state.any_tags = len(encoded), topic == SCHEDULE_TOPIC
         try:
             is_complete = bool(self._lib.rmq_read_folders(state))
             while state.count == state.capacity and not is_complete:
@@ -78,4 +88,5 @@ class _Reader:
         finally:
             os.close(descriptor)
         memory = self._ffi.buffer(self._rows, state.count * _ROW.size)
-        return list(_ROW.iter_unpack(memory)), is_complete
+        units = (state.units, state.sum) if self._sums and not state.irregular else None
+        return UnitFolders(list(_ROW.iter_unpack(memory)), is_complete, units)

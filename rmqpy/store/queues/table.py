@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.model.errors import StoreError
-from rmqpy.model.files import FileSystem
+from rmqpy.model.files import FileSystem, NumberAndSum
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
@@ -31,6 +31,8 @@ open. The rest is for the log.
 
 HIDDEN_LOGGED_MAX: Final = 100
 """The number of hidden messages that are logged; all are counted."""
+
+_MASK64: Final = (1 << 64) - 1
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,10 @@ class ConsumeQueueTable:
         """The queues that the flush before has examined."""
         self._torn: dict[str, BrokenFileSequenceError | None] = {}
         """The directories of incomplete queues, and why they could not be loaded."""
+        self.young_units: tuple[int, NumberAndSum] | None = None
+        """The ``low`` of :meth:`load`, and the units of messages from there on; None if they are
+        unknown, or have been cut since then.
+        """
         self.hidden_count = 0
         """The number of messages, since the start, that no reader of their queue sees because
         another message has their queue offset.
@@ -62,9 +68,10 @@ class ConsumeQueueTable:
         their files must look them up again.
         """
 
-    def load(self) -> None:
-        """Find the queues; change nothing on disk. Raises StoreError for entries that no broker
-        creates, and if all files have a length other than the configured one.
+    def load(self, low: int | None = None) -> None:
+        """Find the queues and, with ``low``, their ``young_units``; change nothing on disk. Raises
+        StoreError for entries that no broker creates, and if all files have a length other than the
+        configured one.
 
         A queue with a gap, or with a file of a wrong length, is left out. If instead the setting
         may be wrong (the length is a multiple of the unit size, and no other file has the
@@ -72,12 +79,18 @@ class ConsumeQueueTable:
         """
         topics = self._files.list_dir(self._directory)
         folders = [f"{self._directory}/{topic}" for topic in topics]
-        found = self._files.unit_folders(folders, self._file_size, LOAD_CHECK_FILES)
-        for topic, (queues, is_complete) in zip(topics, found, strict=True):
+        found = self._files.unit_folders(folders, self._file_size, LOAD_CHECK_FILES, low)
+        young: list[NumberAndSum] = []
+        for topic, (queues, is_complete, units) in zip(topics, found, strict=True):
             for queue in queues:
                 self._add(topic, queue[0]).use(queue)
             if not is_complete:
                 self._load_topic(topic, {queue[0] for queue in queues})
+            elif units is not None:
+                young.append(units)
+        if low is not None and len(young) == len(topics):
+            total = sum(total for _, total in young) & _MASK64
+            self.young_units = low, (sum(number for number, _ in young), total)
         by_setting = [fault for fault in self._torn.values() if fault and _may_be_setting(fault)]
         if by_setting and not any(queue.segments for queue in self):
             raise by_setting[0]
@@ -114,6 +127,7 @@ class ConsumeQueueTable:
         queue = self._pop(topic, queue_id)
         queue.close()
         self.touched.discard(queue)
+        self.young_units = None
         self._torn[f"{self._directory}/{topic}/{queue_id}"] = None
 
     def set_torn_aside(self, quarantine: str) -> list[str]:
@@ -270,6 +284,7 @@ class ConsumeQueueTable:
             if queue.truncate(log_end_offset):
                 queue.close()
                 count += 1
+                self.young_units = None
         return count
 
     def drop_unsynced(self, durable_to: int) -> None:

@@ -4,7 +4,8 @@ A process writes units before the records they lead to are durable, so of those 
 durable point one, the last that was written, may be torn, and nothing shows which one that is.
 Therefore they are dropped and dispatched again, which costs a start more time the more queues there
 are. Instead, number and sum of all units from that point on are compared with those that the
-messages of the log must have, as an audit does: both are read once, in C, and in any order.
+messages of the log must have, as an audit does: both are read once, in C, and in any order. Those
+of the units are mostly known from the reading of the ends of the queues.
 
 The tags codes of delayed messages are times of delivery, which the proof leaves out.
 """
@@ -15,6 +16,7 @@ import os
 from typing import Final
 
 from rmqpy.codec.scan import StopReason
+from rmqpy.model.files import NumberAndSum
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.commitlog.interface import CommitLog
@@ -30,32 +32,31 @@ have many other units, or the log from the last durable point on is long.
 
 _MASK64: Final = (1 << 64) - 1
 
-NumberAndSum = tuple[int, int]
-
 
 def are_units_proven(queues: ConsumeQueueTable, log: CommitLog, low: int) -> bool:
     """Return whether the units that lead to the log from ``low`` on are proven to be those of its
     messages, up to the last message that has one.
     """
-    unit_bytes = sum(queue.state[END_STATE] - queue.state[MIN_STATE] for queue in queues)
     high = queues.max_physical_offset
     if (
         len(queues) < QUEUES_MIN
-        or unit_bytes > UNIT_BYTES_MAX
         or high - low > LOG_BYTES_MAX
         or any(queue.damaged for queue in queues)
     ):
         return False
-    found = units_on_disk(queues, low)
+    young = queues.young_units
+    found = young[1] if young is not None and young[0] == low else units_on_disk(queues, low)
     return found is not None and found == units_of_log(log, low, high)
 
 
 def units_on_disk(queues: ConsumeQueueTable, low: int) -> NumberAndSum | None:
     """Return number and sum of the units of messages from ``low`` on, or None if something is not
-    as usual.
+    as usual, or there are too many other units.
     """
     from rmqpy.codec.tally.backend import folder_pool  # A clean start does not need it.
 
+    if sum(queue.state[END_STATE] - queue.state[MIN_STATE] for queue in queues) > UNIT_BYTES_MAX:
+        return None
     descriptor = queues.open_folder()
     if descriptor < 0:
         return None

@@ -143,6 +143,7 @@ def test_no_message_is_accepted_for_a_file_that_has_lost_pages(scene: Scene) -> 
 LOSES_A_PAGE = """
 import errno, os, sys, tempfile
 from rmqpy.cli import main
+from rmqpy.model.files import UnitFolders
 from rmqpy.store.files import disk
 
 map_file, pread = disk.map_file, os.pread
@@ -174,7 +175,7 @@ def pread_without_lost_pages(fd, length, position):
 
 disk.map_file, os.pread = map_with_lost_pages, pread_without_lost_pages
 # C could not read the queue, and would leave it to Python.
-disk.unit_folders = lambda paths, file_size, files_read: iter([((), False)] * len(paths))
+disk.unit_folders = lambda paths, *sizes: iter([UnitFolders()] * len(paths))
 sys.exit(main(sys.argv[2:]))
 """
 """Runs a command for which files whose path ends with the first argument can be read to byte 4096

@@ -17,8 +17,12 @@ from harness.store import StoreRig, read_all
 
 from rmqpy.codec import backend
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE
+from rmqpy.codec.tally.kernel import queue_digest
+from rmqpy.codec.tally.pooled import PooledUnits, pool_units_in_python
 from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.model.errors import StoreError
+from rmqpy.model.files import NumberAndSum
+from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.files import disk, unit_folders
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.queues.consume_queue import LOAD_CHECK_FILES
@@ -67,8 +71,8 @@ def in_python(call: Callable[[], T]) -> T:
 def left_out(folder: Path, file_size: int = FILE_SIZE) -> bool:
     """Return whether C leaves something out."""
     paths = sorted(str(path) for path in folder.iterdir())
-    found = unit_folders.unit_folders(paths, file_size, LOAD_CHECK_FILES)
-    return not all(is_complete for _, is_complete in found)
+    found = unit_folders.unit_folders(paths, file_size, LOAD_CHECK_FILES, None)
+    return not all(each.is_complete for each in found)
 
 
 def write(path: Path, first: int, content: bytes, size: int = FILE_SIZE) -> Path:
@@ -164,6 +168,51 @@ def test_c_finds_what_python_finds_in_files_of_several_pieces(tmp_path: Path, se
         random_queue(choose, folder / "T" / str(queue_id), LARGE_FILE // QUEUE_UNIT.size)
     found = found_in(folder, LARGE_FILE)
     assert found == in_python(lambda: found_in(folder, LARGE_FILE))
+
+
+def units_in_python(topic: Path, low: int) -> NumberAndSum | None:
+    """Return what C must return for a topic of which it leaves out nothing."""
+    count = total = 0
+    for path in topic.iterdir():
+        pooled = PooledUnits(
+            queue=queue_digest(topic.name.encode(), int(path.name)),
+            any_tags=topic.name == SCHEDULE_TOPIC,
+            low=low,
+        )
+        for file in sorted(path.iterdir())[-LOAD_CHECK_FILES:]:
+            content = memoryview(file.read_bytes())
+            pool_units_in_python(content, int(file.name) // QUEUE_UNIT.size, pooled)
+        if pooled.irregular:
+            return None
+        count, total = count + pooled.count, (total + pooled.sum) % (1 << 64)
+    return count, total
+
+
+@pytest.mark.parametrize("low", [0, 7, 1000, 60_300, 1 << 40, None])
+@pytest.mark.parametrize("per_file", [PER_FILE, LARGE_FILE // QUEUE_UNIT.size])
+def test_c_sums_the_units_as_python_does(tmp_path: Path, low: int | None, per_file: int) -> None:
+    choose = Random(per_file)
+    size = per_file * QUEUE_UNIT.size
+    topics = [tmp_path / "consumequeue" / name for name in ("T", "Größe", SCHEDULE_TOPIC)]
+    for number in range(4 if per_file > PER_FILE else 100):
+        topics.append(tmp_path / "consumequeue" / f"T{number}")
+        random_queue(choose, topics[-1] / "3", per_file)
+    for topic in topics[:3]:
+        write(topic / "0", 0, units(per_file, 7), size)
+        write(topic / "0", size, units(per_file - 3, 7 + 100 * per_file), size)
+        write(topic / "12", 70 * size, QUEUE_UNIT.pack(0, QUEUE_FILLER_SIZE, 0) + units(3), size)
+    paths = [str(topic) for topic in topics]
+    found = list(unit_folders.unit_folders(paths, size, LOAD_CHECK_FILES, low))
+    expected = [
+        None if low is None else units_in_python(topic, low)
+        for topic, each in zip(topics, found, strict=True)
+        if each.is_complete
+    ]
+    assert [each.units for each in found if each.is_complete] == expected
+    assert all(each.is_complete for each in found[:3])
+    if low in (0, 7):
+        assert None in expected and found[0].units != found[2].units
+        assert found[0].units is not None and found[0].units[0] > 2 * per_file - 4
 
 
 def test_c_leaves_out_nothing_that_brokers_write(tmp_path: Path) -> None:
