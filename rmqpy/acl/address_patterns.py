@@ -25,7 +25,9 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeAlias
 
-from attrs import define, field
+from attrs import field
+
+from rmqpy.model.values import define
 
 _ALL: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")
 _PARTS_V4: Final = 4

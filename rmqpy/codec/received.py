@@ -10,13 +10,14 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec import layout
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import decode_message
 from rmqpy.model.flags import COMPRESSED
 from rmqpy.model.message import StoredMessage
+from rmqpy.model.values import define
 
 _HEAD: Final = Struct(">iI12xq8xi44xi")
 """Size, magic, queue offset, sysFlag, and body length of a record with IPv4 hosts."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.config.keys import ADDRESSES, Effect, key, parse_addresses
+from rmqpy.model.values import define
 
 _ACCEPTED = Effect.ACCEPTED
 _THREADS = Effect.THREADS
@@ -14,7 +13,7 @@ NOT_NAMED = "DEFAULT_BROKER"
 """The brokerName if neither it nor a host name is set, as in Java."""
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class BrokerSettings:
     """Java BrokerConfig: identity, name servers, topics, clients, transactions."""
 

@@ -6,14 +6,13 @@ these lines. All members of a group should have the same values.
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.config.keys import key
+from rmqpy.model.values import define
 
 _MIB = 1024 * 1024
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class DLedgerSettings:
     """Java DLedgerConfig, limited to the keys that concern the group."""
 

@@ -19,9 +19,10 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import attrs
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.values import define
 
 V = TypeVar("V")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
-from attrs import define, field
+from attrs import field
 
 from rmqpy.config.broker import NOT_NAMED, BrokerSettings
 from rmqpy.config.dledger import DLedgerSettings
@@ -55,6 +55,7 @@ from rmqpy.model.errors import ConfigError, RequestRejectedError
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.near_names import did_you_mean
 from rmqpy.model.os_errors import sentence_of
+from rmqpy.model.values import define
 
 __all__ = [
     "BrokerConfiguration",
@@ -89,7 +90,7 @@ ELECTED_ID = -1
 """The brokerId of a DLedger member until its group has elected a leader."""
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class BrokerConfiguration:
     """All settings of a broker."""
 
@@ -100,7 +101,7 @@ class BrokerConfiguration:
     security: SecuritySettings = field(factory=SecuritySettings)
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class NamesrvConfiguration:
     """All settings of a name server."""
 
@@ -114,7 +115,7 @@ class NamesrvConfiguration:
         return self.server.bind_address or LOOPBACK
 
 
-@define(frozen=True, repr=False, unsafe_hash=False)
+@define(frozen=True, repr=False)
 class LoadedConfiguration:
     """A broker's settings, and notes for the operator about their sources.
 
@@ -130,7 +131,7 @@ class LoadedConfiguration:
     shared: Mapping[str, str] = field(factory=dict)
 
 
-@define(frozen=True, repr=False, unsafe_hash=False)
+@define(frozen=True, repr=False)
 class LoadedNamesrvConfiguration:
     """A name server's settings, and notes for the operator about their sources."""
 

@@ -19,9 +19,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from attrs import define
-
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.values import define
 
 _WHITE = " \t\f"
 _SEPARATORS = "=:"

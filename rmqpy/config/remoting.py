@@ -6,10 +6,9 @@ writeBufferLowWaterMark in both Netty classes; a line in a file sets both, so ea
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.config.keys import Effect, key
 from rmqpy.config.security import ADDRESS_PATTERNS
+from rmqpy.model.values import define
 
 _ACCEPTED = Effect.ACCEPTED
 _THREADS = Effect.THREADS
@@ -22,7 +21,7 @@ PRIVATE_ADDRESSES = (
 """Loopback, private and link-local networks."""
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class ServerSettings:
     """Java NettyServerConfig: the addresses and limits of a listening server."""
 
@@ -73,7 +72,7 @@ class ServerSettings:
     # fmt: on
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class RemotingSettings(ServerSettings):
     """Java NettyServerConfig and NettyClientConfig, because a broker both listens and connects."""
 
@@ -106,7 +105,7 @@ class RemotingSettings(ServerSettings):
     # fmt: on
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class NamesrvSettings:
     """Java NamesrvConfig, and the addresses that may register and administer."""
 

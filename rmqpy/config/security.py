@@ -11,10 +11,9 @@ import json
 from enum import Enum
 from typing import Any
 
-from attrs import define
-
 from rmqpy.acl.address_patterns import AddressPattern, parse_patterns
 from rmqpy.config.keys import Effect, checked_text, key
+from rmqpy.model.values import define
 
 
 class SecurityMode(Enum):
@@ -68,12 +67,12 @@ ADDRESS_PATTERNS = checked_text(
 )
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class SecuritySettings:
     """The access control and transport settings of a server."""
 
     # fmt: off
-    security_mode: SecurityMode = key("securityMode", SecurityMode.COMPATIBLE,  # noqa: RUF009
+    security_mode: SecurityMode = key("securityMode", SecurityMode.COMPATIBLE,
         doc="rmqpy only. compatible: as open as Java, where Java's tools and clients need it; "
             "secure: access control, TLS and allow-lists are on and nothing is open by default "
             "(docs/reference/security.md).")
@@ -84,7 +83,7 @@ class SecuritySettings:
         "innerClientAuthenticationCredentials", None, kind=CREDENTIALS, secret=True,
         doc="From 5.x: credentials with which this server signs its own requests (to masters and "
             "name servers).")
-    tls_server_mode: TlsMode = key("tls.server.mode", TlsMode.PERMISSIVE,  # noqa: RUF009
+    tls_server_mode: TlsMode = key("tls.server.mode", TlsMode.PERMISSIVE,
         doc="System property of Java: plain and TLS on one port, TLS only, or plain only. "
             "Permissive needs a certificate too; without one, TLS clients are rejected.")
     tls_enable: bool = key("tls.enable", False,
@@ -97,7 +96,7 @@ class SecuritySettings:
         doc="In test mode Java generates its own certificate and trusts every peer; rmqpy "
             "generates none, and trust depends on tls.server.authClient and tls.client.authServer "
             "only.")
-    tls_server_need_client_auth: ClientAuth = key("tls.server.need.client.auth", ClientAuth.NONE,  # noqa: RUF009
+    tls_server_need_client_auth: ClientAuth = key("tls.server.need.client.auth", ClientAuth.NONE,
         doc="Whether clients must present a certificate; only with tls.server.authClient.")
     tls_server_key_path: str | None = key("tls.server.keyPath", None,
         doc="Private key of the server, PEM.")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from attrs import Factory, define
+from attrs import Factory
 
 from rmqpy.config.keys import (
     ADDRESS,
@@ -22,6 +22,7 @@ from rmqpy.config.keys import (
     parse_delay_levels,
     parse_dledger_peers,
 )
+from rmqpy.model.values import define
 
 MEMORY_STORE = "MEMORY"
 """The ``storeType`` of a store that does not survive the end of its broker."""
@@ -47,7 +48,7 @@ def _between_30_and_85(percent: int) -> int:
     return max(30, min(percent, 85))
 
 
-@define(frozen=True, kw_only=True, repr=False, unsafe_hash=False)
+@define(frozen=True, kw_only=True, repr=False)
 class StoreSettings:
     """Java MessageStoreConfig: files, flushing, replication, delays, DLedger."""
 
@@ -209,10 +210,10 @@ class StoreSettings:
     enable_auto_in_sync_replicas: bool = key("enableAutoInSyncReplicas", False, runtime=True,
         doc="From 5.x, SYNC_MASTER: if fewer than inSyncReplicas are close enough, wait for those, "
             "but for minInSyncReplicas at least.")
-    broker_role: BrokerRole = key("brokerRole", BrokerRole.ASYNC_MASTER,  # noqa: RUF009
+    broker_role: BrokerRole = key("brokerRole", BrokerRole.ASYNC_MASTER,
         doc="ASYNC_MASTER answers a send immediately, SYNC_MASTER once inSyncReplicas have the "
             "message.")
-    flush_disk_type: FlushDiskType = key("flushDiskType", FlushDiskType.ASYNC_FLUSH,  # noqa: RUF009
+    flush_disk_type: FlushDiskType = key("flushDiskType", FlushDiskType.ASYNC_FLUSH,
         doc="SYNC_FLUSH answers a send once the message is on disk.")
     sync_flush_timeout: int = key("syncFlushTimeout", 5000, minimum=1, unit="ms", runtime=True,
         doc="SYNC_FLUSH: time after which the answer is FLUSH_DISK_TIMEOUT.")

@@ -21,7 +21,9 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from attrs import define, field
+from attrs import field
+
+from rmqpy.model.values import define
 
 SPAN_MAX: Final = 1 << 20
 BLOCKS_MAX: Final = 64

@@ -20,12 +20,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.ha.frames import TransferFrame, TransferReceiver, encode_report
 from rmqpy.ha.link import LinkSettings
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 
 REDIAL_FIRST_MS: Final = 200
 REDIAL_LONGEST_MS: Final = 1_500

@@ -27,10 +27,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from attrs import define
-
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 
 REPORT_SIZE: Final = 8
 HEADER_SIZE: Final = 12

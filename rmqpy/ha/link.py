@@ -26,8 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Self
 
-from attrs import define
-
 from rmqpy.config.loading import StoreSettings
 from rmqpy.ha.frames import (
     BODY_MAX,
@@ -37,6 +35,7 @@ from rmqpy.ha.frames import (
 )
 from rmqpy.model.errors import RemoteProtocolError
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 
 ReadLog = Callable[[PhysicalOffset, int], bytes | memoryview | None]
 """A function of offset and size that reads bytes of the log. It returns None if they no longer

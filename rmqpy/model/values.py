@@ -58,16 +58,18 @@ if TYPE_CHECKING:
 else:
 
     def define(kind=None, **given):
-        """Define a class as ``attrs.define`` does; ``order`` and custom ``eq`` are not for it."""
+        """Define a class as ``attrs.define`` does; other options than these four are left to it."""
         if kind is None:
             return lambda decorated: define(decorated, **given)
-        if issubclass(kind, BaseException) or not {"slots", "frozen", "kw_only"}.issuperset(given):
+        known = {"slots", "frozen", "kw_only", "repr"}
+        if issubclass(kind, BaseException) or not known.issuperset(given):
             return attrs.define(kind, **given)
         own = vars(kind)
+        has_text = given.pop("repr", True)
         if "__eq__" not in own:
             kind.__eq__ = _is_equal
             if "__hash__" not in own:
                 kind.__hash__ = _hash if given.get("frozen") else None
-        if "__repr__" not in own:
+        if has_text and "__repr__" not in own:
             kind.__repr__ = _text
         return attrs.define(kind, eq=False, repr=False, **given)

@@ -23,7 +23,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.config.loading import RemotingSettings
 from rmqpy.model.errors import (
@@ -35,6 +35,7 @@ from rmqpy.model.errors import (
     RequestTimeoutError,
     RmqError,
 )
+from rmqpy.model.values import define
 from rmqpy.net.connection import (
     ConnectionLimits,
     LoopTurns,
@@ -70,7 +71,7 @@ class ClientLimits:
     pending_requests: int = 65_535
     links: int = 4_096
     close_socket_if_timeout: bool = True
-    connection: ConnectionLimits = ConnectionLimits()  # noqa: RUF009 - a frozen value
+    connection: ConnectionLimits = ConnectionLimits()
 
     @classmethod
     def from_settings(cls, settings: RemotingSettings) -> ClientLimits:

@@ -26,10 +26,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, cast
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.config.loading import ServerSettings
 from rmqpy.model.errors import RemoteProtocolError
+from rmqpy.model.values import define
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.unsent import UnsentBytes
 from rmqpy.remoting.command import RemotingCommand

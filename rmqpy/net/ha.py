@@ -21,13 +21,14 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, cast
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.ha.follower import FollowerLink
 from rmqpy.ha.frames import TransferFrame
 from rmqpy.ha.link import LinkSettings, LogRange, MasterLink
 from rmqpy.model.errors import StoreError
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.listener import open_sockets
 from rmqpy.net.server.server import Listener, ListenerSecurity, allow_all, listen_fault

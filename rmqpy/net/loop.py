@@ -20,9 +20,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from attrs import define
-
 from rmqpy.model.errors import ConfigError, RmqError
+from rmqpy.model.values import define
 
 T = TypeVar("T")
 

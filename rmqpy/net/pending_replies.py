@@ -25,10 +25,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
+from rmqpy.model.values import define
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.store.files.watermark import Watermark

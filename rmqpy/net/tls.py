@@ -28,11 +28,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.config.properties_file import decode_properties_bytes, parse_properties
 from rmqpy.config.security import ClientAuth, SecuritySettings, TlsMode
 from rmqpy.model.errors import ConfigError
+from rmqpy.model.values import define
 
 WATCH_MS: Final = 5_000
 HANDSHAKE_S: Final = 10.0

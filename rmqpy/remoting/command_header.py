@@ -31,10 +31,11 @@ from typing import (
     get_type_hints,
 )
 
-from attrs import NOTHING, AttrsInstance, define, fields
+from attrs import NOTHING, AttrsInstance, fields
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.values import define
 from rmqpy.remoting.java_values import INT32_MAX, INT64_MAX, java_double, parse_decimal
 from rmqpy.remoting.lazy_attrs import Int64, Value, named, wire_name, without_none
 

@@ -12,8 +12,9 @@ import re
 from struct import Struct
 from typing import Final
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from rmqpy.model.values import define
 from rmqpy.remoting.command import (
     FLAG_RESPONSE,
     LANGUAGE_JAVA,

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from attrs import define, evolve
+from attrs import evolve
 
+from rmqpy.model.values import define
 from rmqpy.remoting.command import SERIALIZE_JSON, RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader, header_fields
 from rmqpy.remoting.fastjson import escape

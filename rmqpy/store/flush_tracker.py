@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from attrs import define, evolve
+from attrs import evolve
 
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.steps import Steps, finish
+from rmqpy.model.values import define
 from rmqpy.store.commitlog.interface import CommitLog, FlushTask
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import Dispatcher

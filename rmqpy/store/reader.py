@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from attrs import define
-
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
     HOSTS_V6,
@@ -29,6 +27,7 @@ from rmqpy.codec.units import QUEUE_UNIT
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.codes import GetMessageStatus
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.health import StoreHealth, Writer

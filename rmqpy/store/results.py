@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.codes import GetMessageStatus, PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.model.values import define
 
 
 @define(slots=True, frozen=True)
@@ -18,9 +19,9 @@ class PutResult:
     """
 
     status: PutMessageStatus
-    queue_offset: QueueOffset = QueueOffset(0)  # noqa: RUF009 (a NewType)
+    queue_offset: QueueOffset = QueueOffset(0)
     physical_offsets: tuple[PhysicalOffset, ...] = ()
-    end: PhysicalOffset = PhysicalOffset(0)  # noqa: RUF009 (a NewType)
+    end: PhysicalOffset = PhysicalOffset(0)
     remark: str = ""
 
 

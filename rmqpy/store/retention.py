@@ -39,11 +39,12 @@ from collections.abc import Generator, Iterable
 from datetime import datetime
 from typing import Protocol
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import AT_ONCE_HOURS, CommitLog
 from rmqpy.store.files.mapped_files import MappedFile

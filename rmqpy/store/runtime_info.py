@@ -11,9 +11,8 @@ no room for the way back to a classic log).
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.model.text import format_bytes
+from rmqpy.model.values import define
 from rmqpy.store.appender import MessageAppender
 from rmqpy.store.commitlog.opening import OpenedLog
 from rmqpy.store.dispatcher import Dispatcher

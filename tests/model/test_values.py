@@ -120,3 +120,8 @@ def test_errors_are_compared_by_identity() -> None:
 
 def test_instances_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(More(1, "a", 2))) == More(1, "a", 2)
+
+
+def test_the_text_of_a_class_without_repr_shows_no_values() -> None:
+    sample = made(values.define, frozen=True, repr=False)(number=1, name="a secret")
+    assert repr(sample) == object.__repr__(sample)

@@ -16,9 +16,8 @@ import ipaddress
 import socket
 from collections.abc import Collection, Sequence
 
-from attrs import define
-
 from rmqpy.config.keys import split_address
+from rmqpy.model.values import define
 
 LOOPBACK = "127.0.0.1"
 _ANY = ("0.0.0.0", "::")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from attrs import define
-
 from rmqpy.broker.assembly.wiring import Broker
 from rmqpy.broker.base.context import HA_PORT_DISTANCE
 from rmqpy.broker.processors.admin.change_role import ChangeRoleProcessor
@@ -21,6 +19,7 @@ from rmqpy.broker.replication.slave_discovery import SlaveDiscovery
 from rmqpy.broker.state.replication_status import ReplicationStatus
 from rmqpy.ha.follower import ReconnectBackoff
 from rmqpy.ha.link import LinkSettings
+from rmqpy.model.values import define
 from rmqpy.net.ha import HaServer, dial
 from rmqpy.net.loop import AsyncioScheduler
 from rmqpy.net.server.server import ListenerSecurity
@@ -37,7 +36,7 @@ class HaTransport:
     """The client for outgoing requests, and the TLS contexts of this process."""
 
     network: Network
-    tls: Tls = Tls()  # noqa: RUF009 - a frozen value
+    tls: Tls = Tls()
 
 
 @define(slots=True, eq=False)

@@ -15,7 +15,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
-from attrs import define, field
+from attrs import field
+
+from rmqpy.model.values import define
 
 REST_S: Final = 0.01
 LOADING_S: Final = 0.6

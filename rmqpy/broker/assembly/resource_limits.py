@@ -27,12 +27,13 @@ import resource
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.services.pull_hold import HELD_BYTES
 from rmqpy.config.loading import BrokerConfiguration
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files.paths import StorePaths

@@ -10,7 +10,7 @@ import ipaddress
 import logging
 from functools import lru_cache
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.config.broker import BrokerSettings
 from rmqpy.config.keys import BrokerRole, host_and_port
@@ -19,6 +19,7 @@ from rmqpy.config.store import StoreSettings
 from rmqpy.model.flags import PERM_READ, PERM_WRITE
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.message import Host
+from rmqpy.model.values import define
 
 FAST_PORT_DISTANCE = 2
 HA_PORT_DISTANCE = 1

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from attrs import define
-
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.broker.services.pull_hold import PullRequestHold
@@ -28,6 +26,7 @@ from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.values import define
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.message_store import MessageStore

@@ -10,14 +10,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from attrs import define
-
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.fastpath.tables import Cdata
 from rmqpy.broker.processors.query import NOTHING_FOUND
 from rmqpy.codec.native.binding import ffi, lib
 from rmqpy.model.codes import GetMessageStatus, ResponseCode
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.values import define
 from rmqpy.remoting.command import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, RemotingCommand
 from rmqpy.remoting.command_header import CommandHeader
 from rmqpy.remoting.frame import LENGTH_BYTES, WORD_BYTES, encode_command

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from attrs import define
+from rmqpy.model.values import define
 
 STEPS_MAX: Final = 1024
 NAMES_MAX: Final = 32

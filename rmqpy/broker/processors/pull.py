@@ -27,8 +27,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from attrs import define
-
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.message_copy import encode_java_properties
 from rmqpy.broker.base.store_api import HandlerTable, Matcher, MessageReader
@@ -62,6 +60,7 @@ from rmqpy.model.flags import (
 )
 from rmqpy.model.ids import MASTER_ID
 from rmqpy.model.message import OutgoingMessage
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import MessageQueue, OffsetMovedEvent, SubscriptionGroupConfig
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand

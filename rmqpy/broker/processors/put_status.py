@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import define
-
 from rmqpy.model.codes import PutMessageStatus, ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.values import define
 
 
 @define(slots=True, frozen=True)

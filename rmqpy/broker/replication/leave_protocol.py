@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.replication.switch_protocol import (
     BEFORE_FREEZE,
@@ -46,6 +46,7 @@ from rmqpy.broker.replication.switch_protocol import (
     SwitchStage,
     SwitchStep,
 )
+from rmqpy.model.values import define
 
 SLAVE: Final = "slave"
 """The id of the slave in the plan of a leave."""

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.base.context import HA_PORT_DISTANCE, BrokerContext
 from rmqpy.broker.services.registration import RegistrationAnswer
 from rmqpy.config.keys import host_and_port, split_address
+from rmqpy.model.values import define
 
 FRESH_PERIODS: Final = 4
 

@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.base.context import FAST_PORT_DISTANCE, BrokerContext
 from rmqpy.broker.replication.master_discovery import MasterAddress, MasterDiscovery
@@ -47,6 +47,7 @@ from rmqpy.model import names
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RemoteProtocolError, RmqError
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (
     ConsumerOffsetSerializeWrapper,
     DataVersion,

@@ -20,13 +20,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.services.registration import RegistrationService
 from rmqpy.config.keys import BrokerRole
 from rmqpy.model.clock import Scheduler
 from rmqpy.model.ids import MASTER_ID
+from rmqpy.model.values import define
 
 
 class MasterService(Protocol):

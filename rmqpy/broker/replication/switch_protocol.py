@@ -29,9 +29,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from attrs import asdict, define, field
+from attrs import asdict, field
 
 from rmqpy.model.errors import StoreError
+from rmqpy.model.values import define
 
 FORMAT: Final = 1
 

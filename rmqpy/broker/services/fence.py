@@ -19,10 +19,11 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.services.internal_messages import InternalMessageWriter
 from rmqpy.model.clock import Scheduler, Timer
+from rmqpy.model.values import define
 from rmqpy.net.pending_replies import SendGate
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.health import StoreHealth

@@ -20,13 +20,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.base.store_api import StoreWriter
 from rmqpy.broker.state.statistics import Statistics
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.message import OutgoingMessage
+from rmqpy.model.values import define
 from rmqpy.store.files.watermark import Watermark
 from rmqpy.store.results import PutResult
 

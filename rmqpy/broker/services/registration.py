@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.scheduling import Throttled
@@ -31,6 +31,7 @@ from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import RequestCode, ResponseCode
 from rmqpy.model.errors import RmqError
 from rmqpy.model.flags import PERM_READ, PERM_WRITE
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (
     KVTable,
     RegisterBrokerBody,

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.base.message_copy import copy_of
 from rmqpy.broker.base.store_api import MessageReader
@@ -36,6 +36,7 @@ from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.message import OutgoingMessage, StoredMessage
 from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
+from rmqpy.model.values import define
 
 CLOCK_SKEW_MS: Final = 5_000
 """The time by which the clock of the former master may have been ahead."""

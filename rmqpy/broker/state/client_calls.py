@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.clock import Scheduler, Timer
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.values import define
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import FLAG_ONEWAY, RemotingCommand
 from rmqpy.remoting.frame import encode_command

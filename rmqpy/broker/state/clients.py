@@ -25,12 +25,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (
     BROADCASTING,
     CLUSTERING,

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
@@ -27,6 +27,7 @@ from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.steps import Steps
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (
     ConsumerFilterData,
     ConsumerFilterWrapper,

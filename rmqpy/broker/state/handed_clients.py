@@ -14,11 +14,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from attrs import define, frozen
+from attrs import frozen
 
 from rmqpy.broker.state.clients import Client, ClientTable, StandIn
 from rmqpy.model.codes import RequestCode
 from rmqpy.model.errors import RmqError
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import ConsumerData, HeartbeatData, ProducerData
 from rmqpy.remoting.channel import Channel
 from rmqpy.remoting.command import RemotingCommand

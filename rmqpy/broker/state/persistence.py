@@ -31,8 +31,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol, Self, TypeVar
 
-from attrs import define
-
 from rmqpy.broker.base.scheduling import Sliced, Throttled
 from rmqpy.broker.state.consumer_filters import ConsumerFilterTable
 from rmqpy.broker.state.consumer_offsets import ConsumerOffsetTable
@@ -44,6 +42,7 @@ from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError, StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.steps import Steps, finish
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (
     ConsumerFilterWrapper,
     ConsumerOffsetSerializeWrapper,

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.clock import Clock
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import MessageQueue
 
 LOCK_LIVE_MS: Final = 60_000

@@ -12,7 +12,9 @@ from collections import deque
 from itertools import pairwise
 from typing import Final
 
-from attrs import define, field
+from attrs import field
+
+from rmqpy.model.values import define
 
 SAMPLE_PERIOD_MS: Final = 1_000
 RATE_WINDOWS_S: Final = (10, 60, 600)

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
 from rmqpy.broker.base.recent_changes import RecentChanges
@@ -26,6 +26,7 @@ from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
 from rmqpy.model.steps import Steps, finish
+from rmqpy.model.values import define
 from rmqpy.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from rmqpy.remoting.fastjson import dumps_member, dumps_with_rows
 

@@ -21,10 +21,11 @@ from collections.abc import Sequence
 from struct import Struct, error
 from typing import Final, Self
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.values import define
 from rmqpy.remoting.body import Body
 from rmqpy.remoting.fastjson import FastjsonDecodeError, dumps, loads
 from rmqpy.remoting.java_values import INT32_MAX, parse_decimal

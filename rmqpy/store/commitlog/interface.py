@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.model.codes import PutMessageStatus
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.watermark import Watermark
 
@@ -33,7 +34,7 @@ class Appended:
 
     status: PutMessageStatus
     physical_offsets: tuple[PhysicalOffset, ...] = ()
-    end: PhysicalOffset = PhysicalOffset(0)  # noqa: RUF009 (a NewType)
+    end: PhysicalOffset = PhysicalOffset(0)
     remark: str = ""
 
 

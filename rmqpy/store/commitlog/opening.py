@@ -25,12 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.config.loading import FlushDiskType, StoreSettings
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
 from rmqpy.model.ids import PhysicalOffset
+from rmqpy.model.values import define
 from rmqpy.store.commitlog.classic import ClassicCommitLog
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.files.framing import Framing

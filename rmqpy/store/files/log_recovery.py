@@ -32,13 +32,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.properties import verify_property_crc
 from rmqpy.codec.scan import Scan, StopReason, is_end_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.framing import Framing
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles, file_name

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from attrs import define
-
 from rmqpy.model.files import FileSystem
 from rmqpy.model.text import format_bytes
+from rmqpy.model.values import define
 
 QUARANTINE_BYTES_MAX: Final = 1 << 30
 """The size of the folder above which the oldest pieces are removed. The newest one always stays."""

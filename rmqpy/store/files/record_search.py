@@ -8,13 +8,12 @@ by the records inside them.
 
 from __future__ import annotations
 
-from attrs import define
-
 from rmqpy.codec import layout
 from rmqpy.codec.backend import content_end, magic_places, scan_records
 from rmqpy.codec.properties import is_whole
 from rmqpy.codec.scan import Scan
 from rmqpy.model.text import count_text
+from rmqpy.model.values import define
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
 COUNTED_BYTES_MAX = 4 << 30

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 
-from attrs import define
-
 from rmqpy.codec.backend import put_packed_keys
 from rmqpy.codec.layout import (
     INDEX_COUNT_POSITION,
@@ -41,6 +39,7 @@ from rmqpy.codec.units import (
 )
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem, StoreFile
+from rmqpy.model.values import define
 
 NAME_DIGITS = 17
 RESERVED_ENTRIES = 16 * 1024

@@ -19,13 +19,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from attrs import define, field
+from attrs import field
 
 from rmqpy.codec.backend import scan_records
 from rmqpy.codec.layout import BLOCK_DIGEST_BYTES, BLOCK_SIZE
 from rmqpy.codec.scan import StopReason
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem
+from rmqpy.model.values import define
 from rmqpy.store.files.boot_note import BOOT_NOTE_NAME
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 from rmqpy.store.files.recovery_point import RECOVERY_POINT_NAME

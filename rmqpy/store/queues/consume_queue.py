@@ -15,13 +15,12 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from attrs import define
-
 from rmqpy.codec.layout import QUEUE_FILLER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.codec.units import QUEUE_UNIT, queue_filler
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem, UnitFolder
 from rmqpy.model.ids import PhysicalOffset, QueueOffset
+from rmqpy.model.values import define
 from rmqpy.store.files.mapped_files import MappedFile, MappedFiles
 
 SIZE_KEY = "mappedFileSizeConsumeQueue"
