@@ -9,7 +9,7 @@ Invariant: everything up to the times in the checkpoint is durable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from attrs import evolve
@@ -61,7 +61,7 @@ class QueueFlush:
 
     files: FileSystem
     directory: str
-    queues: Sequence[QueueSync]
+    queues: list[QueueSync]
     index: IndexSync | None
     checkpoint: StoreCheckpoint
     times: Times
@@ -264,7 +264,8 @@ class FlushTracker:
 
     def queues_flushed_steps(self, task: QueueFlush) -> Steps[None]:
         """Do what :meth:`queues_flushed` does, in one step for each queue."""
-        for sync in task.queues:
+        while task.queues:  # Each is freed in its step: together they would take 15 ms.
+            sync = task.queues.pop()
             sync.queue.synced(sync)
             if sync.queue.is_durable:
                 self._queues.touched.discard(sync.queue)

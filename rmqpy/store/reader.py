@@ -9,7 +9,7 @@ ends before a damaged message that will be repaired with the copy of another mem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from rmqpy.codec.layout import (
     ENTRY_HEADER_SIZE,
@@ -120,8 +120,8 @@ class QueueMessageReader:
         """
         return self._memory_distance
 
-    def queue_names(self) -> list[QueueName]:
-        """Return the topic and queue id of every consume queue."""
+    def queue_names(self) -> Iterator[QueueName]:
+        """Yield the topic and queue id of every consume queue, while queues come and go."""
         return self._queues.names()
 
     def get_message(
@@ -274,8 +274,7 @@ class QueueMessageReader:
         file), and the sum of their sizes in bytes.
         """
         queue = self._queues.find(topic, queue_id)
-        units = queue.units(offset, max_count) if queue is not None else memoryview(b"")
-        data = bytes(units)
+        data = queue.read_units(offset, max_count) if queue is not None else b""
         first = QUEUE_UNIT_LENGTH_POSITION
         size = 0  # Each of the four bytes of the sizes is summed over all units at once.
         for place in range(first, first + 4):

@@ -8,7 +8,7 @@ itself a StoreAdmin. Each user receives the smallest one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from rmqpy.model.ids import PhysicalOffset
@@ -73,7 +73,7 @@ class MessageReader(Protocol):
 
     def store_timestamp_at(self, topic: str, queue_id: int, queue_offset: int) -> int: ...
 
-    def queue_names(self) -> list[QueueName]: ...
+    def queue_names(self) -> Iterator[QueueName]: ...
 
     def earliest_store_timestamp(self) -> int: ...
 

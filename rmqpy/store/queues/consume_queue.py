@@ -311,16 +311,37 @@ class ConsumeQueue:
         """Return at most ``count`` encoded units from ``queue_offset``, all from one file; empty if
         there is none.
         """
-        position = queue_offset * QUEUE_UNIT_SIZE
-        if not 0 <= position < self._end:
+        found = self._place_of(queue_offset, count)
+        if found is None:
             return memoryview(b"")
         self._touched.add(self)
-        file = self.segments.find(position)
+        file, start, stop = found
+        return file.read(start, stop)
+
+    def read_units(self, queue_offset: int, count: int) -> bytes:
+        """Return what :meth:`units` does. The file is not mapped for that: a mapping costs more
+        than a read, and its objects last until those of many other queues have replaced it.
+        """
+        found = self._place_of(queue_offset, count)
+        if found is None:
+            return b""
+        file, start, stop = found
+        if file.is_open:
+            return bytes(file.read(start, stop))
+        try:
+            return file.file.read(start, stop - start)
+        finally:
+            file.close()
+
+    def _place_of(self, queue_offset: int, count: int) -> tuple[MappedFile, int, int] | None:
+        """Return the file of a unit, and the range of at most ``count`` units from it on."""
+        position = queue_offset * QUEUE_UNIT_SIZE
+        file = self.segments.find(position) if 0 <= position < self._end else None
         if file is None:
-            return memoryview(b"")
+            return None
         start = position - file.first_offset
         stop = min(start + count * QUEUE_UNIT_SIZE, file.size, self._end - file.first_offset)
-        return file.read(start, stop)
+        return file, start, stop
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
         """Return (physical offset, record size, tags code) of a unit, or None if it does not exist

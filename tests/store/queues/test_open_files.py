@@ -10,6 +10,7 @@ import pytest
 from harness.store import StoreRig
 
 from rmqpy.codec.backend import implementation
+from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.model.ids import PhysicalOffset
 from rmqpy.store import flush_tracker
 from rmqpy.store.files import lost_pages
@@ -138,6 +139,29 @@ def test_no_more_queues_are_open_than_the_system_has_mappings_for(rig: StoreRig)
     store.flush_tracker.flush_queues()
     assert not store.queues.touched, "all are durable"
     assert {int(queue.max_offset) for queue in store.queues} == {2}
+    store.shutdown()
+
+
+def test_counting_messages_maps_no_queue(rig: StoreRig) -> None:
+    """Neither one that is closed, nor one that is open, which stays open."""
+    store = rig.open()
+    fill(rig, store)
+    for _ in range(2):
+        store.flush_tracker.flush_queues()
+    assert mapped_queues(rig) == set()
+    rig.put(store, 7, topic=b"T7", queue_id=3)
+    before = mapped_queues(rig)
+    for number in range(TOPICS):
+        for queue_id in range(QUEUES):
+            queue = store.queues.of(f"T{number}", queue_id)
+            for first, count in ((0, 1), (0, 9), (1, 9), (2, 1), (-1, 1)):
+                units = queue.read_units(first, count)
+                found = store.reader.queue_bytes(f"T{number}", queue_id, first, count)
+                assert (found[0], bool(found[1])) == (len(units) // QUEUE_UNIT_SIZE, bool(units))
+                if (number, queue_id) == (7, 3):
+                    assert units == queue.units(first, count)
+    assert before == mapped_queues(rig) == {file_of(rig, "T7", 3)}
+    assert not any("/consumequeue/" in path for path in descriptors(rig))
     store.shutdown()
 
 
