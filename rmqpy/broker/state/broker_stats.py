@@ -27,7 +27,7 @@ slices (:class:`rmqpy.broker.base.scheduling.Sliced`).
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import defaultdict, deque
 from typing import Final
 
 from attrs import define, field
@@ -118,8 +118,10 @@ class ItemStatistics:
     _items: dict[tuple[str, str], Item] = field(factory=dict, init=False)
     _in_order: list[Item] = field(factory=list, init=False)
     """All items. A copy of them for each round would cost more than the round."""
-    _ends: dict[tuple[str, int], int] = field(factory=dict, init=False)
-    """Queue to the queue offset up to which its units are counted."""
+    _ends: defaultdict[str, dict[int, int]] = field(factory=lambda: defaultdict(dict), init=False)
+    """Topic and queue id to the queue offset up to which the units of the queue are counted. One
+    dict of 200,000 queues would take 10 ms each time that it grows.
+    """
     _counted: dict[tuple[str, str], tuple[int, int]] = field(factory=dict, init=False)
     """Item to the value and times of its source when it was last read."""
     _rounds: int = field(default=0, init=False)
@@ -178,7 +180,7 @@ class ItemStatistics:
 
     def _skip_existing(self) -> Steps[None]:
         for topic, queue_id in self.reader.queue_names():
-            self._ends[topic, queue_id] = self.reader.max_queue_offset(topic, queue_id)
+            self._ends[topic][queue_id] = self.reader.max_queue_offset(topic, queue_id)
             yield
 
     def _counted_all(self, _none: None, error: BaseException | None) -> None:
@@ -191,9 +193,9 @@ class ItemStatistics:
         """Count what is new in every queue, then what was read, and take the samples."""
         for topic, queue_id in self.reader.queue_names():
             end = self.reader.max_queue_offset(topic, queue_id)
-            known = self._ends.setdefault((topic, queue_id), 0)
+            known = self._ends[topic].setdefault(queue_id, 0)
             if end < known:
-                self._ends[topic, queue_id] = end
+                self._ends[topic][queue_id] = end
             elif end > known:
                 yield from self._count_units(topic, queue_id, known)
             yield
@@ -208,7 +210,7 @@ class ItemStatistics:
             if not count:
                 return
             first += count
-            self._ends[topic, queue_id] = first
+            self._ends[topic][queue_id] = first
             self.add(TOPIC_PUT_NUMS, topic, count, count)
             self.add(TOPIC_PUT_SIZE, topic, size, count)
             self.add(QUEUE_PUT_NUMS, queue, count, count)
