@@ -68,6 +68,8 @@ FILLED: Final = 1_000
 MANY_TOPICS: Final = 2_000
 FIRST_TOPICS: Final = 200
 SETTLE_SECONDS_MAX: Final = 60
+DELAY_SECONDS: Final = 5
+DELIVERED_SECONDS_MAX: Final = 300
 ENDS: Final = 40_000
 """The transactions that a round ends: enough that their CPU time is not a few ticks of 10 ms."""
 
@@ -116,7 +118,9 @@ class Request:
     once: bool = False
     """Whether each request of ``build`` can be sent only once."""
     settle: Callable[[Stored], None] | None = None
-    """Waits until the server has done the work that it does after its answers."""
+    """Waits until the server has done the work that it does after its answers, which counts."""
+    finish: Callable[[Stored], None] | None = None
+    """Waits, after the last round, for work that would count for the next request."""
 
 
 def fill(address: str, broker_name: str) -> Stored:
@@ -241,6 +245,23 @@ def until_dispatched(stored: Stored) -> None:
             ]
             assert time.monotonic() < end, f"{len(waiting)} queues have no message"
             time.sleep(0.01)
+
+
+def until_delivered(stored: Stored) -> None:
+    """Wait until no delayed message has been delivered to the queue of :func:`send` for longer than
+    a message is delayed.
+    """
+    header = GetMaxOffsetRequestHeader(topic=TOPIC, queue_id=0)
+    request = RemotingCommand.request(RequestCode.GET_MAX_OFFSET, header)
+    end = time.monotonic() + DELIVERED_SECONDS_MAX
+    offset, changed = "", time.monotonic()
+    with BlockingConnection(stored.address, timeout_s=60) as connection:
+        while (now := time.monotonic()) < changed + DELAY_SECONDS + 2:
+            found = connection.call(request).ext_fields["offset"]
+            if found != offset:
+                offset, changed = found, now
+            assert now < end, f"delayed messages are still delivered: {found} in the queue"
+            time.sleep(0.1)
 
 
 def pulls(
@@ -445,7 +466,9 @@ BROKER_REQUESTS: Final = (
     Request("send-64k", lambda _: [send(size=64 << 10)]),
     Request("send-1m", lambda _: [send(size=1 << 20)]),
     Request("send-delayed-2h", lambda _: [send(properties="DELAY\x0118\x02")]),
-    Request("send-delayed-5s", lambda _: [send(properties="DELAY\x012\x02")]),
+    Request(
+        "send-delayed-5s", lambda _: [send(properties="DELAY\x012\x02")], finish=until_delivered
+    ),
     Request("send-retry-topic", lambda _: [send(f"%RETRY%{GROUP}")]),
     Request("send-half", lambda _: [half(number) for number in range(QUEUES)]),
     Request("commit", ends(COMMIT), once=True),

@@ -97,6 +97,9 @@ class Bench:
                         self.results.setdefault(request.name, {}).setdefault(kind, []).append(
                             result
                         )
+            if request.finish is not None:
+                for server in servers.values():
+                    request.finish(server.stored)
             log(f"  {line_of(request.name, self.results[request.name])}")
 
     def _load(self, request: Request, server: Server, *, warm: bool) -> dict[str, Any] | None:
