@@ -66,7 +66,7 @@ static rmq_gathered *gathered_of(const rmq_core *core, const rmq_dispatch_state 
 
     if (state->gathered_count == 0 || queue->state[RMQ_QUEUE_WATCHED])
         return NULL;
-    rmq_gathered *const place = &state->gathered[number % state->gathered_count];
+    rmq_gathered *const place = &state->gathered[number & (state->gathered_count - 1)];
     if (place->length == 0)
         *place = (rmq_gathered){number, queue->tail_first, queue->state[RMQ_QUEUE_END],
                                 queue->state[RMQ_QUEUE_MAX_PHYSICAL], 0};

@@ -602,7 +602,8 @@ typedef struct {
     int64_t base_offset;
     int64_t dledger;
     /* Where much is dispatched, writing in place costs a page fault for each page. Then units are gathered here, up to
-     * gathered_capacity bytes of each queue, and Python writes them. A queue has one of the places, or none. */
+     * gathered_capacity bytes of each queue, and Python writes them. A queue has one of the places, or none.
+     * gathered_count is a power of two. */
     rmq_gathered *gathered;
     uint8_t *gathered_units;
     int64_t gathered_count, gathered_capacity;
@@ -1195,6 +1196,8 @@ typedef struct {
 
 void rmq_load_index_header(const uint8_t *index, rmq_index_header *header);
 void rmq_store_index_header(uint8_t *index, const rmq_index_header *header);
+
+/* Return the place of the slot of a hash; neither the hash nor the number of slots exceeds INT32_MAX. */
 uint8_t *rmq_index_slot(uint8_t *index, int64_t slots, int64_t hash);
 
 /* Add a key to an index file that has space for it. */
