@@ -1,4 +1,4 @@
-/* Finds the ends of the consume queues of one topic at the start of a broker, writes units to queues that are not
+/* Finds the ends of the consume queues of many topics at the start of a broker, writes units to queues that are not
  * mapped, and reads the queues of an audit as one sum: with 200,000 queues, a call of the system from Python costs
  * several times as much as in here. What is unusual is left to rmqpy/store/queues/consume_queue.py and
  * rmqpy/audit/checks/pooled_check.py, which have the same rules, and the texts of what they refuse. */
@@ -266,14 +266,10 @@ static int follow_each_other(const listed_files *files, int64_t file_size)
             && span / file_size == files->count - 1);
 }
 
-/* Find the units of a queue. Returns 0 if something is not as usual. */
-static int read_queue(rmq_folders *state, int folder, rmq_unit_folder *found)
+/* Find the units of a queue, and add those that count to `pooled`. Returns 0 if something is not as usual. */
+static int read_queue(const rmq_folders *state, int folder, rmq_unit_folder *found, rmq_pooled_units *pooled)
 {
     file_units units = {0, -1, -1};
-    rmq_pooled_units pooled = {
-        .view = state->buffer, .queue = rmq_queue_digest(state->topic, state->topic_length, (int32_t)found->id),
-        .any_tags = state->any_tags, .low = state->low, .high = INT64_MAX, .first = -1, .place = -1,
-    };
 
     for (int64_t number = 0; number < found->file_count; number++) {
         const int64_t first = found->first_offset + number * state->file_size;
@@ -285,8 +281,8 @@ static int read_queue(rmq_folders *state, int folder, rmq_unit_folder *found)
         const int file = open_file(state, folder, first);
         if (file < 0)
             return 0;
-        pooled.number = first / UNIT_SIZE;
-        const int is_usual = read_units(state, file, &units, &pooled);
+        pooled->number = first / UNIT_SIZE;
+        const int is_usual = read_units(state, file, &units, pooled);
         close(file);
         if (!is_usual || (number + 1 < found->file_count && units.used < state->file_size))
             return 0;
@@ -296,14 +292,11 @@ static int read_queue(rmq_folders *state, int folder, rmq_unit_folder *found)
             found->physical_end = units.physical_end;
         found->end = first + units.used;
     }
-    state->units += pooled.count;
-    state->sum += pooled.sum;
-    state->irregular |= pooled.irregular;
     /* Of a queue with fillers only, the files before the last ones may have a message. */
     return found->end == found->first_offset || found->physical_end > 0;
 }
 
-static int read_folder(rmq_folders *state, int descriptor, rmq_unit_folder *found)
+static int read_folder(const rmq_folders *state, int descriptor, rmq_unit_folder *found, rmq_pooled_units *pooled)
 {
     folder_names names;
     listed_files files;
@@ -314,38 +307,59 @@ static int read_folder(rmq_folders *state, int descriptor, rmq_unit_folder *foun
     if (list_files(&names, &files) && follow_each_other(&files, state->file_size)) {
         found->first_offset = files.first;
         found->file_count = files.count;
-        is_usual = read_queue(state, descriptor, found);
+        is_usual = read_queue(state, descriptor, found, pooled);
     }
     close_names(&names);
     return is_usual;
 }
 
+/* Read the queues of a topic. Returns 0 if there are not enough rows. */
+static int read_topic(rmq_folders *state, const char *name, int any_tags, rmq_topic_folder *found)
+{
+    const size_t before = state->count, length = strlen(name);
+    const int own = openat(state->descriptor, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    folder_names topic;
+    int has_rows = 1;
+
+    *found = (rmq_topic_folder){0, 0, 0, 0, 0};
+    if (own < 0 || !open_names(&topic, own))
+        return 1;
+    found->is_complete = 1;
+    for (const char *queue; has_rows && (queue = next_name(&topic)) != NULL;) {
+        rmq_unit_folder row = {number_of(queue, 0), 0, 0, 0, -1, 0};
+        rmq_pooled_units pooled = {
+            .view = state->buffer, .queue = rmq_queue_digest((const uint8_t *)name, length, (int32_t)row.id),
+            .any_tags = any_tags, .low = state->low, .high = INT64_MAX, .first = -1, .place = -1,
+        };
+        const int folder = row.id < 0 ? -1 : openat(own, queue, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (folder < 0 || !read_folder(state, folder, &row, &pooled)) {
+            found->is_complete = 0;
+            continue;
+        }
+        has_rows = state->count < state->capacity;
+        if (has_rows)
+            state->rows[state->count++] = row;
+        found->units += pooled.count;
+        found->sum += pooled.sum;
+        found->irregular |= pooled.irregular;
+    }
+    found->is_complete = found->is_complete && !topic.has_failed;
+    found->count = (int64_t)(state->count - before);
+    close_names(&topic);
+    return has_rows;
+}
+
 int rmq_read_folders(rmq_folders *state)
 {
-    const int own = openat(state->descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    folder_names topic;
-    int is_complete = 1;
+    const char *name = state->names;
 
     state->count = 0;
-    state->units = 0;
-    state->sum = 0;
-    state->irregular = 0;
-    if (own < 0 || !open_names(&topic, own))
-        return 0;
-    for (const char *name; (name = next_name(&topic)) != NULL;) {
-        const int64_t id = number_of(name, 0);
-        const int queue = id < 0 || state->count == state->capacity
-            ? -1
-            : openat(own, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        rmq_unit_folder found = {id, 0, 0, 0, -1, 0};
-        if (queue >= 0 && read_folder(state, queue, &found))
-            state->rows[state->count++] = found;
-        else
-            is_complete = 0;
+    for (size_t number = 0; number < state->topic_count; number++) {
+        if (!read_topic(state, name + 1, name[0], &state->topics[number]))
+            return 0;
+        name += 1 + strlen(name + 1) + 1;
     }
-    is_complete = is_complete && !topic.has_failed;
-    close_names(&topic);
-    return is_complete;
+    return 1;
 }
 
 /* Where the units of a queue end, from its first file on. */

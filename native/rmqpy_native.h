@@ -876,28 +876,33 @@ typedef struct {
     int64_t physical_end;   /* the end of the last message; 0 if there is none */
 } rmq_unit_folder;
 
-/* The queues of a topic, whose folder the caller has opened. Of each queue the last `files_read` files are read, in
- * pieces of `buffer_length`, a multiple of the unit size. Units of messages from `low` on are added to `sum`. */
+/* What was found in the folder of a topic. */
 typedef struct {
-    int32_t descriptor;
+    int64_t count;       /* rows of its queues */
+    int64_t units;       /* those of messages from `low` on */
+    uint64_t sum;
+    int32_t is_complete; /* nothing was left out because it is not as usual */
+    int32_t irregular;   /* the sum means nothing */
+} rmq_topic_folder;
+
+/* The queues of some topics. Of each queue the last `files_read` files are read, in pieces of `buffer_length`, a
+ * multiple of the unit size. */
+typedef struct {
+    int32_t descriptor; /* of the folder of all topics */
     int32_t files_read;
     int64_t file_size;
-    const uint8_t *topic; /* its name */
-    size_t topic_length;
     int64_t low;
     uint8_t *buffer;
     size_t buffer_length;
+    const char *names; /* of each topic: a byte that is 1 if tags codes do not count in the sum, its name, and a zero */
+    rmq_topic_folder *topics;
+    size_t topic_count;
     rmq_unit_folder *rows;
     size_t capacity;
-    size_t count; /* rows filled */
-    int64_t units;
-    uint64_t sum;
-    int32_t any_tags;  /* as in rmq_pooled_units */
-    int32_t irregular; /* the sum means nothing */
+    size_t count; /* rows filled, those of one topic after those of the other */
 } rmq_folders;
 
-/* Find the ends of the queues, and change nothing. Returns 0 if something was left out, because it is not as usual or
- * there are more than `capacity` rows. */
+/* Find the ends of the queues, and change nothing. Returns 0 if there are more than `capacity` rows. */
 int rmq_read_folders(rmq_folders *state);
 
 /* The bounds of a queue that was read as a part of one sum (folders.c): QueueBounds of rmqpy.audit.scan.queue_units. */

@@ -182,12 +182,17 @@ class FileSystem(Protocol):
         """Return what a directory contains, sorted by name; nothing if it does not exist."""
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
+        self,
+        directory: str,
+        topics: Sequence[str],
+        file_size: int,
+        files_read: int,
+        low: int | None,
     ) -> Iterator[UnitFolders]:
-        """Read the last ``files_read`` files of each consume queue in ``paths``, the folders of
-        topics, and yield what was found for each path, without ``units`` if ``low`` is None.
-        Anything that is not as usual is left out, to be examined by the caller; a file system may
-        leave out all.
+        """Read the last ``files_read`` files of each consume queue of some topics, whose folders
+        are in ``directory``, and yield what was found for each topic, without ``units`` if ``low``
+        is None. Anything that is not as usual is left out, to be examined by the caller; a file
+        system may leave out all.
         """
 
     def open_folder(self, path: str) -> int:

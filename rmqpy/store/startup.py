@@ -13,7 +13,7 @@ from contextlib import ExitStack
 
 from attrs import define
 
-from rmqpy.codec.layout import ENTRY_HEADER_SIZE
+from rmqpy.codec.layout import ENTRY_HEADER_SIZE, QUEUE_UNIT_SIZE
 from rmqpy.config.loading import StoreSettings
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import StoreError
@@ -28,6 +28,7 @@ from rmqpy.store.files.paths import OWN_FORMAT, StorePaths
 from rmqpy.store.files.quarantine import bound_quarantine
 from rmqpy.store.files.recovery_point import RecoveryPoint
 from rmqpy.store.index.index_file import KeyIndex
+from rmqpy.store.queues.consume_queue import END_STATE
 from rmqpy.store.queues.lost_heads import queues_without_head
 from rmqpy.store.queues.rebuilds import QueueRebuilds
 from rmqpy.store.queues.table import ConsumeQueueTable
@@ -210,7 +211,7 @@ def _short_queues(queues: ConsumeQueueTable, point: RecoveryPoint | None) -> int
     for topic, ends in point.queues.items():
         for queue_id, end in ends.items():
             queue = queues.find(topic, queue_id)
-            if queue is None or queue.max_offset < end:
+            if queue is None or queue.state[END_STATE] < end * QUEUE_UNIT_SIZE:
                 starts.append(0 if queue is None else int(queue.max_physical_offset))
     return min(starts, default=None)
 

@@ -317,9 +317,14 @@ class MemoryFiles:
         return found
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
+        self,
+        directory: str,
+        topics: Sequence[str],
+        file_size: int,
+        files_read: int,
+        low: int | None,
     ) -> Iterator[UnitFolders]:
-        return iter([UnitFolders()] * len(paths))
+        return iter([UnitFolders()] * len(topics))
 
     def open_folder(self, path: str) -> int:
         return -1

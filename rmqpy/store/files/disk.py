@@ -23,7 +23,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.files import MAPPINGS_MAX, DirectoryEntry, FileIdentity, UnitFolders
 from rmqpy.store.files import lost_pages
 from rmqpy.store.files.mapping import map_file, release_pages
-from rmqpy.store.files.unit_folders import unit_folders
+from rmqpy.store.files.unit_folders import open_folder, unit_folders
 
 FILE_MODE = 0o640
 DIRECTORY_MODE = 0o750
@@ -398,15 +398,17 @@ class OsFileSystem:
         return sorted(found)
 
     def unit_folders(
-        self, paths: Sequence[str], file_size: int, files_read: int, low: int | None
+        self,
+        directory: str,
+        topics: Sequence[str],
+        file_size: int,
+        files_read: int,
+        low: int | None,
     ) -> Iterator[UnitFolders]:
-        return unit_folders(paths, file_size, files_read, low)
+        return unit_folders(directory, topics, file_size, files_read, low)
 
     def open_folder(self, path: str) -> int:
-        try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:
-            return -1
+        return open_folder(path)
 
     def size_of(self, path: str) -> int:
         return os.stat(path).st_size

@@ -249,10 +249,11 @@ class ConsumeQueue:
         """Use what was found in the folder of the queue instead of :meth:`load`."""
         _, first, count, end, first_physical, physical_end = folder
         self._first_file, self._file_count = first, count
-        self._end = self._dirty_from = end
-        self._min = first
         self._min_physical = None if first_physical < 0 else first_physical
-        self.state[MAX_PHYSICAL_STATE] = physical_end
+        state = self.state
+        state[END_STATE] = self._dirty_from = end
+        state[MIN_STATE] = first
+        state[MAX_PHYSICAL_STATE] = physical_end
 
     def finish_recovery(self) -> None:
         """Clear the bytes after the end, once the log has been accepted."""

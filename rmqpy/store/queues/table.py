@@ -78,8 +78,9 @@ class ConsumeQueueTable:
         configured length), StoreError is raised.
         """
         topics = self._files.list_dir(self._directory)
-        folders = [f"{self._directory}/{topic}" for topic in topics]
-        found = self._files.unit_folders(folders, self._file_size, LOAD_CHECK_FILES, low)
+        found = self._files.unit_folders(
+            self._directory, topics, self._file_size, LOAD_CHECK_FILES, low
+        )
         young: list[NumberAndSum] = []
         for topic, (queues, is_complete, units) in zip(topics, found, strict=True):
             for queue in queues:

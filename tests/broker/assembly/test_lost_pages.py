@@ -175,7 +175,7 @@ def pread_without_lost_pages(fd, length, position):
 
 disk.map_file, os.pread = map_with_lost_pages, pread_without_lost_pages
 # C could not read the queue, and would leave it to Python.
-disk.unit_folders = lambda paths, *sizes: iter([UnitFolders()] * len(paths))
+disk.unit_folders = lambda _, topics, *sizes: iter([UnitFolders()] * len(topics))
 sys.exit(main(sys.argv[2:]))
 """
 """Runs a command for which files whose path ends with the first argument can be read to byte 4096

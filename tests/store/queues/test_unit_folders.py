@@ -70,8 +70,8 @@ def in_python(call: Callable[[], T]) -> T:
 
 def left_out(folder: Path, file_size: int = FILE_SIZE) -> bool:
     """Return whether C leaves something out."""
-    paths = sorted(str(path) for path in folder.iterdir())
-    found = unit_folders.unit_folders(paths, file_size, LOAD_CHECK_FILES, None)
+    topics = sorted(path.name for path in folder.iterdir())
+    found = unit_folders.unit_folders(str(folder), topics, file_size, LOAD_CHECK_FILES, None)
     return not all(each.is_complete for each in found)
 
 
@@ -193,16 +193,17 @@ def units_in_python(topic: Path, low: int) -> NumberAndSum | None:
 def test_c_sums_the_units_as_python_does(tmp_path: Path, low: int | None, per_file: int) -> None:
     choose = Random(per_file)
     size = per_file * QUEUE_UNIT.size
-    topics = [tmp_path / "consumequeue" / name for name in ("T", "Größe", SCHEDULE_TOPIC)]
+    folder = tmp_path / "consumequeue"
+    topics = [folder / name for name in ("T", "Größe", SCHEDULE_TOPIC)]
     for number in range(4 if per_file > PER_FILE else 100):
-        topics.append(tmp_path / "consumequeue" / f"T{number}")
+        topics.append(folder / f"T{number}")
         random_queue(choose, topics[-1] / "3", per_file)
     for topic in topics[:3]:
         write(topic / "0", 0, units(per_file, 7), size)
         write(topic / "0", size, units(per_file - 3, 7 + 100 * per_file), size)
         write(topic / "12", 70 * size, QUEUE_UNIT.pack(0, QUEUE_FILLER_SIZE, 0) + units(3), size)
-    paths = [str(topic) for topic in topics]
-    found = list(unit_folders.unit_folders(paths, size, LOAD_CHECK_FILES, low))
+    names = [topic.name for topic in topics]
+    found = list(unit_folders.unit_folders(str(folder), names, size, LOAD_CHECK_FILES, low))
     expected = [
         None if low is None else units_in_python(topic, low)
         for topic, each in zip(topics, found, strict=True)
