@@ -532,6 +532,7 @@ class FastPath:
             self._accounts.clear()
             self._set_constants()
             return
+        self._tables.free_some()
         for topic in changes.topics:
             self._tables.discard_topic(topic)
         for group in changes.groups:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from attrs import define, field
@@ -63,6 +64,8 @@ QUEUES_OF_NEW_TOPIC: Final = 16
 receives messages before their topic.
 """
 LOG_ROWS: Final = 2
+FREED_AT_ONCE: Final = 256
+"""The number of objects of discarded entries that are freed in a turn of the loop."""
 RETIRED_FIRST: Final = 64
 """The number of programs without an entry at which those that no pull holds are removed."""
 
@@ -168,6 +171,10 @@ class FastPathTables:
         self._index_views: dict[IndexFile, Cdata] = {}
         self._index_files: Cdata = None
         self._alive: list[Cdata] = []
+        self._former: list[Callable[[], object]] = []
+        """Removes one item each from the containers of discarded entries, of which those of 200,000
+        queues would take 100 ms to free at once.
+        """
         core.queue_folder = -1
         self.use_log()
         for name, kind, count in (
@@ -184,7 +191,7 @@ class FastPathTables:
         self._alive.append(delays)
         core.delays = delays
         core.delay_count = len(delays_ms)
-        self.clear()
+        self._start_empty()
 
     def use_log(self) -> None:
         """Read the files of the log that the store has now."""
@@ -193,8 +200,19 @@ class FastPathTables:
 
     def clear(self) -> None:
         """Discard all entries, because a table from which they were derived has changed."""
-        core = self._core
         self._sources.store.queues.release_shared()
+        self._former += (
+            *(self._readers.popitem, self._reader_names.pop, self._reader_keys.kept.popitem),
+            *(self._reader_codes.popitem, self._reader_offsets.popitem),
+            *(self._topics.popitem, self._topic_order.pop, self._topic_names.kept.popitem),
+            *(self._queue_names.pop, self._mapped.popitem, self._queues.popitem),
+        )
+        for number in (*self._subscribed, *self._requested):
+            self._retire(number)
+        self._start_empty()
+
+    def _start_empty(self) -> None:
+        core = self._core
         self._topics: dict[str, _TopicSlot] = {}
         self._topic_order: list[str] = []
         self._queues: dict[QueueName, _Queue] = {}
@@ -205,8 +223,6 @@ class FastPathTables:
         self._reader_names: list[tuple[str, str]] = []
         self._reader_codes: dict[int, Cdata] = {}
         self._reader_offsets: dict[int, Cdata] = {}
-        for number in (*self._subscribed, *self._requested):
-            self._retire(number)
         self._readers_of_topic: dict[str, set[int]] = {}
         self._readers_of_group: dict[str, set[int]] = {}
         self._discarded_readers: dict[int, None] = {}
@@ -218,6 +234,16 @@ class FastPathTables:
         core.half_topic = -1 if rejects else half
         core.op_topic = self._waiting_topic(names.TRANSACTION_OP_HALF_TOPIC, 1)
         core.delay_topic = self._waiting_topic(names.SCHEDULE_TOPIC, core.delay_count)
+
+    def free_some(self) -> None:
+        """Free some objects of the entries that :meth:`clear` has discarded."""
+        for _ in range(FREED_AT_ONCE):
+            if not self._former:
+                return
+            try:
+                self._former[-1]()
+            except LookupError:
+                self._former.pop()
 
     def _waiting_topic(self, topic: str, queues: int) -> int:
         """Return the number of a topic in whose first ``queues`` queues messages wait, or -1."""
@@ -271,6 +297,7 @@ class FastPathTables:
     def close(self) -> None:
         """Release the files."""
         self.clear()
+        self._former.clear()
         self._close_folder()
         self._alive.clear()
         self._log_files.clear()
@@ -687,7 +714,7 @@ class _NameTable:
 
     def __init__(self, table: Cdata) -> None:
         self._table = table
-        self._kept: dict[bytes, Cdata] = {}
+        self.kept: dict[bytes, Cdata] = {}
         self._used = 0
         """The number of slots that are not empty, those of removed names included."""
         self._slots: Cdata = None
@@ -697,8 +724,8 @@ class _NameTable:
         """Add a name that the table does not contain. Return its memory."""
         size = self._table.mask + 1
         if 2 * self._used >= size:
-            self._resize(2 * size if 4 * len(self._kept) >= size else size)
-        kept = self._kept[name] = ffi.from_buffer("uint8_t[]", name)
+            self._resize(2 * size if 4 * len(self.kept) >= size else size)
+        kept = self.kept[name] = ffi.from_buffer("uint8_t[]", name)
         slot = lib.rmq_find_slot(ffi.addressof(self._table), kept, len(name))
         slot.key = kept
         slot.key_length = len(name)
@@ -708,7 +735,7 @@ class _NameTable:
 
     def remove(self, name: bytes) -> None:
         """Remove a name. Its slot stays in use, so that names after it are found."""
-        kept = self._kept.pop(name)
+        kept = self.kept.pop(name)
         slot = lib.rmq_find_slot(ffi.addressof(self._table), kept, len(name))
         slot.key = _REMOVED
         slot.key_length = _REMOVED_LENGTH
@@ -719,7 +746,7 @@ class _NameTable:
         self._table.mask = size - 1
         if former is not None:
             lib.rmq_move_slots(former, count, ffi.addressof(self._table))
-        self._used = len(self._kept)
+        self._used = len(self.kept)
 
 
 _REMOVED: Final = ffi.new("uint8_t[]", 1)

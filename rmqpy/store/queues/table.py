@@ -51,6 +51,8 @@ class ConsumeQueueTable:
         """The queues that the C core may write at any time: at most ``shared_max``."""
         self.shared_max = files.mappings_max * SHARED_PERCENT // 100
         self.touched = TouchedQueues(self.shared, files.mappings_max * OPEN_PERCENT // 100)
+        self._released: list[WalkedQueues] = []
+        """The queues that were shared until some time after the flush before began."""
         self._recent = WalkedQueues()
         """The queues that the flush before has examined."""
         self._torn: dict[str, BrokenFileSequenceError | None] = {}
@@ -175,10 +177,11 @@ class ConsumeQueueTable:
         return self._queues.pop((topic, queue_id))
 
     def release_shared(self) -> None:
-        """Record that the C core writes to no queue until it is shared again."""
-        for queue in self.shared:
-            self.touched.note(queue)
-        self.shared.clear()
+        """Record that the C core writes to no queue until it is shared again. The next flush
+        examines those that it had, of which there may be too many to note them here.
+        """
+        self._released.append(self.shared)
+        self.shared = self.touched.shared = WalkedQueues()
 
     def begin_flush(self) -> Iterator[ConsumeQueue | None]:
         """Yield the queues that a flush must examine. Close the files of those that were not used
@@ -187,6 +190,12 @@ class ConsumeQueueTable:
         """
         former, examined = self._recent, WalkedQueues()
         self._recent = examined
+        while self._released:
+            released = self._released.pop()
+            for queue in released.walk():
+                released.discard(queue)
+                self.touched.note(queue)
+                yield None
         for queue in former.walk():
             former.discard(queue)
             if not (queue in self.touched or queue in self.shared):

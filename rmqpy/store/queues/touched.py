@@ -66,19 +66,19 @@ class TouchedQueues(WalkedQueues):
 
     def __init__(self, shared: AbstractSet[ConsumeQueue], open_max: int) -> None:
         super().__init__()
-        self._shared = shared
+        self.shared = shared
         self._open_max = open_max
         self._open: OrderedDict[ConsumeQueue, None] = OrderedDict()
         """In the order in which they were opened."""
 
     def add(self, queue: ConsumeQueue) -> None:
         super().add(queue)
-        if queue in self._open or queue in self._shared:
+        if queue in self._open or queue in self.shared:
             return
         self._open[queue] = None
         if len(self._open) > self._open_max:
             oldest, _ = self._open.popitem(last=False)
-            if oldest not in self._shared:
+            if oldest not in self.shared:
                 oldest.close()
 
     def note(self, queue: ConsumeQueue) -> None:
@@ -90,7 +90,7 @@ class TouchedQueues(WalkedQueues):
         another one would have to be closed.
         """
         self.note(queue)
-        if queue in self._open or queue in self._shared:
+        if queue in self._open or queue in self.shared:
             return True
         if len(self._open) >= self._open_max:
             return False

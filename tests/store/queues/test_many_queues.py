@@ -152,6 +152,23 @@ def test_a_deleted_topic_begins_again_and_others_keep_their_cells() -> None:
     assert dict(table.items()) == {(b"A", 0): 100, (b"C", 0): 7, (b"B", 5): 105}
 
 
+def test_a_flush_examines_what_c_had(make_rig: type[MemoryRig]) -> None:
+    """Without noting each of these queues, of which there may be 50,000, when C gives them back."""
+    store = make_rig().open()
+    queues = store.queues
+    for number in range(4):
+        queues.shared.add(queues.of("T", number))
+        queues.release_shared()
+    again = queues.of("T", 3)
+    queues.shared.add(again)
+    assert not queues.touched and set(queues.shared) == {again}
+    for expected in (set(queues), {again}):
+        found = [queue for queue in queues.begin_flush() if queue is not None]
+        assert set(found) == expected and len(found) == len(expected)
+        queues.touched.clear()
+    store.shutdown()
+
+
 def test_a_flush_examines_what_c_takes_or_gives_back_meanwhile(make_rig: type[MemoryRig]) -> None:
     store = make_rig().open()
     queues = store.queues
