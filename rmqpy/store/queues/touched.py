@@ -52,7 +52,7 @@ class WalkedQueues(MutableSet[ConsumeQueue]):
         """Yield each queue that is in the set now, unless it is removed before its turn, and
         perhaps some that are added meanwhile; each once.
         """
-        for queues in self._sets:
+        for queues in filter(None, self._sets):  # An emptied set is as large as it was.
             for queue in list(queues):
                 if queue in queues:
                     yield queue
