@@ -15,7 +15,8 @@ send, round_robin    messages per CPU-second of a broker of its own: to one queu
                      in turn: the first message of each since the start, and ``_again`` after three
 pull                 messages per CPU-second, in batches of 32, of the same broker
 turn_ms              the CPU time of the longest turn of the loop: idle, and while one queue
-                     receives messages and one topic a second is created (``loop_turns.py``)
+                     receives messages, one topic a second is created, and one deleted
+                     (``loop_turns.py``)
 anon_mib             anonymous memory
 ===================  ====================================================================
 
@@ -61,7 +62,7 @@ from rmqpy.remoting.bodies import (
 )
 from rmqpy.remoting.command import RemotingCommand
 from rmqpy.remoting.frame import encode_command
-from rmqpy.remoting.headers import PullMessageRequestHeader
+from rmqpy.remoting.headers import DeleteTopicRequestHeader, PullMessageRequestHeader
 from rmqpy.store.files.disk import OsFileSystem
 from rmqpy.store.message_store import StoreContext, open_store
 from rmqpy.testing.blocking_connection import (
@@ -374,10 +375,14 @@ def held_pull(topic: str, queue_id: int) -> RemotingCommand:
 
 
 def change_topics(broker: ServerProcess) -> None:
-    """Create some topics, one a second: each changes tables, and is registered."""
+    """Create some topics, one a second, and delete one: each changes tables, and is registered."""
+    delete = RemotingCommand.request(
+        RequestCode.DELETE_TOPIC_IN_BROKER, DeleteTopicRequestHeader(topic="another-topic-0")
+    )
+    creations = (new_topic(f"another-topic-{n}", QUEUES_OF_TOPIC) for n in range(CHANGES))
     with connect_when_ready(broker.address) as connection:
-        for number in range(CHANGES):
-            answer = connection.call(new_topic(f"another-topic-{number}", QUEUES_OF_TOPIC))
+        for change in (*creations, send("another-topic-0"), delete):
+            answer = connection.call(change)
             assert answer.code == 0, answer.remark
             time.sleep(1)
 
