@@ -174,7 +174,7 @@ class FlushTracker:
         self._is_reset = False
         cursor = self._dispatcher.queue_cursor
         flushed = self.log.flushed_offset
-        removals = self._queues.removals
+        changes = self._queues.changes.count
         queues = yield from self._take_queue_syncs()
         if not (queues or index or times != self._saved_times):
             if not self._is_reset:
@@ -182,7 +182,8 @@ class FlushTracker:
             return None
         self._taken_offset = min(cursor, flushed)
         save_point = _save_nothing
-        if removals == self._queues.removals:  # Otherwise the ends may be those of deleted queues.
+        # Otherwise the ends may be those of deleted queues.
+        if changes == self._queues.changes.count:
             save_point = self._point_saver()
         files, folder = self._files, self._paths.consume_queue
         low = self.log.min_offset

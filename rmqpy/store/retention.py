@@ -35,7 +35,7 @@ is removed.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from datetime import datetime
 from typing import Protocol
 
@@ -220,24 +220,19 @@ class RetentionCleaner:
             return
         for number, queue in enumerate(list(self._queues), 1):
             before = self.removed_count
-            if not (yield from self._remove_all(queue.pop_expired(min_offset), now_ms)):
-                return
+            for file in queue.pop_expired(min_offset):
+                self._queues.changes.note(queue.name[0])
+                if not (yield from self._remove(DeletionTask(self._files, file), now_ms)):
+                    return
             if self.removed_count > before:
                 yield CleaningPause(settings.delete_consume_queue_files_interval)
             elif number % QUEUES_AT_ONCE == 0:
                 yield CleaningPause(0)
         if self._index is not None:
-            if not (yield from self._remove_all(self._index.pop_expired(min_offset), now_ms)):
-                return
+            for expired in self._index.pop_expired(min_offset):
+                if not (yield from self._remove(DeletionTask(self._files, expired), now_ms)):
+                    return
         self._seen_min_offset = min_offset
-
-    def _remove_all(
-        self, expired: Iterable[ExpiredFile], now_ms: int
-    ) -> Generator[DeletionTask | CleaningPause, BaseException | None, bool]:
-        for file in expired:
-            if not (yield from self._remove(DeletionTask(self._files, file), now_ms)):
-                return False
-        return True
 
     def take_flush_request(self) -> bool:
         """Return whether a flush of the consume queues is wanted, and forget the request."""
@@ -253,7 +248,6 @@ class RetentionCleaner:
         if error is None:
             self._hanging = self.failure = None
             self.removed_count += 1
-            self._queues.note_removal()
             return True
         self._hanging, self._tried_ms = removal, now_ms
         self.failure = f"{removal.file.path} could not be removed: {error}"

@@ -76,10 +76,13 @@ class FastPathDependencies:
 
 @define(slots=True, frozen=True)
 class EntryChanges:
-    """The topics and consumer groups that have changed."""
+    """The topics and consumer groups that have changed, and the topics whose queues have lost
+    files, or were removed.
+    """
 
     topics: Collection[str] = ()
     groups: Collection[str] = ()
+    shortened: Collection[str] = ()
 
 
 _NO_CHANGES: Final = EntryChanges()
@@ -95,9 +98,9 @@ class FastPathEligibility:
         self._deps = deps
         self._queue_table = sources.store.queues
         self._tails = sources.store.appender.tails
-        self._stamp: tuple[object, ...] = (None,) * 5
-        self._counts = (-1, -1, -1, -1)
-        """The numbers of changes of topics, groups, members, and filters that were reported."""
+        self._stamp: tuple[object, ...] = (None,) * 4
+        self._counts = (-1,) * 5
+        """The numbers of changes that were reported: topics, groups, members, filters, queues."""
         self._sends_from_ms = _NEVER_MS
         self._needs_slaves = False
         self.marks: Sequence[Watermark] = ()
@@ -114,30 +117,32 @@ class FastPathEligibility:
         sources = self._sources
         topics, groups = sources.topics.changes, sources.groups.changes
         members, filters = sources.clients.changes, sources.filters.changes
-        counts = topics.count, groups.count, members.count, filters.count
+        queues = self._queue_table.changes
+        counts = topics.count, groups.count, members.count, filters.count, queues.count
         known, self._counts = self._counts, counts
         if self._everything_changed():
             return None
         if known == counts:
             return _NO_CHANGES
-        of_topics = topics.since(known[0])
+        of_topics, of_queues = topics.since(known[0]), queues.since(known[4])
+        if of_topics is None or of_queues is None:
+            return None
         of_groups: set[str] = set()
         for table, count in ((groups, known[1]), (members, known[2]), (filters, known[3])):
             changed = table.since(count)
             if changed is None:
                 return None
             of_groups.update(changed)
-        return EntryChanges(of_topics, of_groups) if of_topics is not None else None
+        return EntryChanges(of_topics, of_groups, of_queues)
 
     def _everything_changed(self) -> bool:
         sources = self._sources
         identity = sources.identity
-        configuration, role, removals, generation, rules = self._stamp
+        configuration, role, generation, rules = self._stamp
         access = sources.access.rules if sources.access is not None else None
         if (
             configuration is identity.configuration
             and role is identity.role
-            and removals == self._queue_table.removals
             and generation == self._tails.generation
             and rules is access
         ):
@@ -145,7 +150,6 @@ class FastPathEligibility:
         self._stamp = (
             identity.configuration,
             identity.role,
-            self._queue_table.removals,
             self._tails.generation,
             access,
         )

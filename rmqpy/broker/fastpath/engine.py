@@ -537,6 +537,8 @@ class FastPath:
             self._tables.discard_topic(topic)
         for group in changes.groups:
             self._tables.discard_group(group)
+        for topic in changes.shortened:
+            self._tables.renew_topic(topic)
 
     def _share_log(self) -> None:
         """Share the addresses of buffers that may have been reallocated."""

@@ -9,14 +9,15 @@ that Python has answered in the same way before.
 entry                 valid as long as
 ====================  =====================================================================
 topic                 its settings, the configuration and the role are the same
-queue of a topic      the store has removed no units, and the configuration and role are the same
+queue of a topic      the store has not removed it, and the configuration and role are the same
 reader (group#topic)  its topic is valid; the group, its members, subscriptions and filters are the
                       same
-file                  the first segment of its log or queue is the same
+file                  it is one of its log, queue, or index
 ====================  =====================================================================
 
 A discarded entry keeps its place, and the queues of its topic stay known: it is learned again from
-one request. No table is emptied because it is full: names grow with their number; the arrays are
+one request. Only topics that do not exist any more, and their queues, leave their places to others.
+No table is emptied because it is full: names grow with their number; the arrays are
 reserved and cost nothing until they are used; of readers beyond ``READERS_MAX``, each takes the
 place of one that is discarded, and without such a place it is not learned.
 
@@ -226,6 +227,9 @@ class FastPathTables:
         self._readers_of_topic: dict[str, set[int]] = {}
         self._readers_of_group: dict[str, set[int]] = {}
         self._discarded_readers: dict[int, None] = {}
+        self._free_topics: list[int] = []
+        self._free_queues: list[int] = []
+        """The numbers of discarded topics and queues."""
         self._topic_names = _NameTable(core.topic_table)
         self._reader_keys = _NameTable(core.reader_table)
         core.touched_count = 0
@@ -261,16 +265,20 @@ class FastPathTables:
         slot = self._topics.get(topic)
         if slot is None:
             return
-        core = self._core
-        if slot.number in (core.delay_topic, core.half_topic, core.op_topic):
+        if self._is_waiting_topic(slot):
             self.clear()
             return
         for number in self._readers_of_topic.get(topic, ()):
             self._discard_reader(number)
-        target = core.topics[slot.number]
+        if topic not in self._sources.topics:
+            self._remove_topic(topic, slot)
+            return
+        target = self._core.topics[slot.number]
         target.send_queues = target.accepts_returns = target.shows_offsets = 0
         count = self._queue_count(topic)
         if count != len(slot.queues):
+            for queue_id in range(count, len(slot.queues)):
+                self._discard_queue(topic, slot, queue_id)
             slot.resize(count)
             target.cells, target.queues, target.queue_count = slot.cells, slot.queues, count
 
@@ -282,6 +290,58 @@ class FastPathTables:
         if slot is not None:
             target = self._core.topics[slot.number]
             target.send_queues = target.accepts_returns = 0
+
+    def renew_topic(self, topic: str) -> None:
+        """Forget what was removed of the queues of a topic: files, cells, or whole queues."""
+        slot = self._topics.get(topic)
+        if slot is None:
+            return
+        if self._is_waiting_topic(slot):
+            self.clear()
+            return
+        if topic not in self._sources.topics:
+            self._remove_topic(topic, slot)
+            return
+        cells = self._sources.store.appender.tails.known_cells(topic.encode())
+        for queue_id in range(len(slot.queues)):
+            if slot.cells[queue_id] >= 0:
+                slot.cells[queue_id] = cells.get(queue_id, -1)
+            if slot.queues[queue_id] >= 0:
+                self._renew_queue(topic, slot, queue_id)
+
+    def _renew_queue(self, topic: str, slot: _TopicSlot, queue_id: int) -> None:
+        known = self._queues[topic, queue_id]
+        if self._sources.store.queues.find(topic, queue_id) is not known.queue:
+            self._discard_queue(topic, slot, queue_id)
+        elif known.files.changed():
+            target = self._core.queues[known.number]
+            known.files.renew(target.files)
+            # The file of the next unit may be among those that were removed.
+            target.tail, target.tail_capacity, target.tail_size = ffi.NULL, 0, 0
+            known.tail = None
+
+    def _discard_queue(self, topic: str, slot: _TopicSlot, queue_id: int) -> None:
+        slot.queues[queue_id] = slot.cells[queue_id] = -1
+        known = self._queues.pop((topic, queue_id), None)
+        if known is None:
+            return
+        if known in self._mapped:
+            del self._mapped[known]
+            self._take_back(known)
+        self._core.queues[known.number].state = ffi.NULL
+        self._free_queues.append(known.number)
+
+    def _remove_topic(self, topic: str, slot: _TopicSlot) -> None:
+        for queue_id in range(len(slot.queues)):
+            self._discard_queue(topic, slot, queue_id)
+        self._topic_names.remove(topic.encode())
+        del self._topics[topic]
+        self._core.topics[slot.number] = (ffi.NULL, ffi.NULL, *(0,) * 5, ffi.NULL, *(0,) * 4)
+        self._free_topics.append(slot.number)
+
+    def _is_waiting_topic(self, slot: _TopicSlot) -> bool:
+        core = self._core
+        return slot.number in (core.delay_topic, core.half_topic, core.op_topic)
 
     def _discard_reader(self, number: int) -> None:
         self._core.readers[number].read_queues = 0
@@ -467,14 +527,17 @@ class FastPathTables:
         if queue is None or slot is None or not 0 <= queue_id < len(slot.queues):
             return False
         known = self._queues.get((topic, queue_id))
+        if known is not None and known.queue is not queue:  # It was deleted and created again.
+            self._discard_queue(topic, slot, queue_id)
+            known = None
         if known is None:
-            number = len(self._queue_names)
+            number = self._free_queues.pop() if self._free_queues else len(self._queue_names)
             if number == QUEUES_MAX:
                 return False
             state = ffi.from_buffer("int64_t[]", queue.state)
             known = _Queue(number, queue, state, CFiles(queue.segments))
             self._queues[topic, queue_id] = known
-            self._queue_names.append((topic, queue_id))
+            self._queue_names[number : number + 1] = [(topic, queue_id)]
             self._core.queues[number].state = state
             known.files.renew(self._core.queues[number].files)
             # The hold in C is searched at the next arrival, whether or not a pull waits there.
@@ -538,6 +601,8 @@ class FastPathTables:
         queue.files.forget(target.files)
         queues = self._sources.store.queues
         queues.shared.discard(queue.queue)
+        if queues.find(*queue.queue.name) is not queue.queue:
+            return  # It was deleted.
         queues.touched.add(queue.queue)
         queue.queue.close()
         queues.touched.closed(queue.queue)
@@ -573,12 +638,13 @@ class FastPathTables:
         name = topic.encode()
         if not topic.isascii() or len(name) > TOPIC_BYTES_MAX:
             return None
-        if len(self._topics) == TOPICS_MAX:
+        number = self._free_topics.pop() if self._free_topics else len(self._topic_order)
+        if number == TOPICS_MAX:
             return None
         count = self._queue_count(topic)
-        slot = _TopicSlot(len(self._topics), _unknown(count), _unknown(count))
+        slot = _TopicSlot(number, _unknown(count), _unknown(count))
         self._topics[topic] = slot
-        self._topic_order.append(topic)
+        self._topic_order[number : number + 1] = [topic]
         key = self._topic_names.add(name, slot.number)
         self._core.topics[slot.number] = (
             *(slot.cells, slot.queues, 0, count, 0, len(name), 0),

@@ -27,10 +27,10 @@ from typing import Final
 
 from attrs import field
 
-from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model.clock import Clock
 from rmqpy.model.codes import ResponseCode
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.recent_changes import RecentChanges
 from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (
     BROADCASTING,

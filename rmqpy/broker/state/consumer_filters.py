@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from attrs import evolve, field
 
-from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.broker.filter.tags import FilterSyntaxError, is_tag_expression
 from rmqpy.codec.errors import InvalidRecordError
 from rmqpy.codec.message import record_properties
@@ -26,6 +25,7 @@ from rmqpy.codec.properties import PROPERTY_RETRY_TOPIC
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.recent_changes import RecentChanges
 from rmqpy.model.steps import Steps
 from rmqpy.model.values import define
 from rmqpy.remoting.bodies import (

@@ -16,11 +16,11 @@ from typing import Final
 from attrs import define, evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.errors import RequestRejectedError
+from rmqpy.model.recent_changes import RecentChanges
 from rmqpy.model.steps import Steps, finish
 from rmqpy.remoting.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqpy.remoting.fastjson import dumps_member, dumps_with_rows

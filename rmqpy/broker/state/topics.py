@@ -19,12 +19,12 @@ from typing import Final
 from attrs import evolve, field
 
 from rmqpy.broker.base.context import BrokerContext
-from rmqpy.broker.base.recent_changes import RecentChanges
 from rmqpy.model import names
 from rmqpy.model.clock import Clock
 from rmqpy.model.encoded_rows import EncodedRows
 from rmqpy.model.errors import RequestRejectedError
 from rmqpy.model.flags import PERM_INHERIT, PERM_READ, PERM_WRITE
+from rmqpy.model.recent_changes import RecentChanges
 from rmqpy.model.steps import Steps, finish
 from rmqpy.model.values import define
 from rmqpy.remoting.bodies import DataVersion, TopicConfig, TopicConfigSerializeWrapper

@@ -12,6 +12,7 @@ from rmqpy.codec.layout import QUEUE_UNIT_SIZE
 from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem, NumberAndSum
 from rmqpy.model.names import SCHEDULE_TOPIC
+from rmqpy.model.recent_changes import RecentChanges
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.queues.consume_queue import (
@@ -65,9 +66,9 @@ class ConsumeQueueTable:
         """The number of messages, since the start, that no reader of their queue sees because
         another message has their queue offset.
         """
-        self.removals = 0
-        """A counter of removals of queues or units. When it grows, code that keeps references to
-        their files must look them up again.
+        self.changes = RecentChanges()
+        """The topics of which queues, units, or files were removed. Code that keeps references to
+        their files, or numbers of their cells (:class:`TopicQueueTable`), must look them up again.
         """
 
     def load(self, low: int | None = None) -> None:
@@ -227,10 +228,6 @@ class ConsumeQueueTable:
         """Return a descriptor of the folder of all queues, to be closed by the caller, or -1."""
         return self._files.open_folder(self._directory)
 
-    def note_removal(self) -> None:
-        """Record that files were removed."""
-        self.removals += 1
-
     def put_run(
         self, topic: str, queue_id: int, queue_offset: int, units: bytes | memoryview
     ) -> None:
@@ -241,7 +238,7 @@ class ConsumeQueueTable:
         queue.put_run(queue_offset, units)
         if queue.began_again:
             queue.began_again = False
-            self.removals += 1
+            self.changes.note(topic)
         if queue.hidden:
             self._report_hidden(topic, queue_id, queue)
 
@@ -292,7 +289,7 @@ class ConsumeQueueTable:
 
     def truncate(self, log_end_offset: int) -> int:
         """Cut every queue to the end of the log. Return the number of queues that were cut."""
-        self.removals += 1
+        self.changes.note_all()
         count = 0
         for queue in self:
             if queue.truncate(log_end_offset):
@@ -303,7 +300,7 @@ class ConsumeQueueTable:
 
     def drop_unsynced(self, durable_to: int) -> None:
         """After an unclean stop, drop what may not be durable, from ``durable_to`` in the log."""
-        self.removals += 1
+        self.changes.note_all()
         for queue in self:
             queue.drop_unsynced(durable_to)
             queue.close()
@@ -314,7 +311,7 @@ class ConsumeQueueTable:
         ``durable_to`` in the log, which are those of the log (:mod:`unit_proof`), and drop those of
         delayed messages. Return whether all were kept.
         """
-        self.removals += 1
+        self.changes.note_all()
         kept = True
         for (topic, _), queue in self.items():
             if topic == SCHEDULE_TOPIC and queue.max_physical_offset > durable_to:
@@ -342,7 +339,7 @@ class ConsumeQueueTable:
     def drop_topic(self, topic: str) -> int:
         """Delete the queues of a topic, and return their number."""
         queue_ids = sorted(self._ids.get(topic, ()))
-        self.removals += 1
+        self.changes.note(topic)
         for queue_id in queue_ids:
             self._pop(topic, queue_id).destroy()
         if queue_ids:
@@ -359,11 +356,11 @@ class ConsumeQueueTable:
             if 0 < queue.max_physical_offset < log_min_offset and not is_spared(name[0])
         ]
         for topic, queue_id in expired:
+            self.changes.note(topic)
             self._pop(topic, queue_id).destroy()
             self._files.remove_tree(f"{self._directory}/{topic}/{queue_id}")
             if topic not in self._ids:
                 self._files.remove_tree(f"{self._directory}/{topic}")
-        self.removals += bool(expired)
         return expired
 
     def close(self) -> None:

@@ -3,8 +3,9 @@
 The numbers are in one array, ``cells``, so that the C core can assign offsets without a copy. A
 queue gets its cell when it is first used, with the number that ``end_of`` returns, and keeps it
 until it is forgotten or the table is replaced: a change of role or the deletion of a topic costs
-the same with any number of queues. ``generation`` changes whenever the meaning of a cell changes;
-``cells`` becomes another object when it grows, too.
+the same with any number of queues. ``generation`` changes when the table is replaced, and with it
+the meaning of all cells; ``cells`` becomes another object when it grows, too. Cells of deleted
+queues are used again: ``ConsumeQueueTable.changes`` names their topics.
 """
 
 from __future__ import annotations
@@ -82,9 +83,7 @@ class TopicQueueTable:
             number = self._cell_numbers.get(topic, {}).pop(queue_id, None)
             if number is not None:
                 self._free.append(number)
-        self.generation += 1
 
     def forget_topic(self, topic: bytes) -> None:
         """Remove all queues of a topic, which were deleted."""
         self._free += self._cell_numbers.pop(topic, {}).values()
-        self.generation += 1

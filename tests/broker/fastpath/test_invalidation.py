@@ -21,6 +21,7 @@ from harness.fastpath import (
 
 from rmqpy.broker.fastpath import tables
 from rmqpy.config.keys import BrokerRole
+from rmqpy.model.codes import ResponseCode
 from rmqpy.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -39,8 +40,11 @@ def send(topic: str = "T", queue_id: int = 0) -> RemotingCommand:
     return RemotingCommand(310, ext_fields=fields, body=b"b" * 100)
 
 
-def pull(group: str = "CG", topic: str = "T", queue_id: int = 0) -> RemotingCommand:
+def pull(
+    group: str = "CG", topic: str = "T", queue_id: int = 0, offset: int = 0
+) -> RemotingCommand:
     fields = {**PULL_FIELDS, "consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
+    fields["queueOffset"] = str(offset)
     return RemotingCommand(11, ext_fields=fields)
 
 
@@ -99,6 +103,15 @@ def learned(pair: MakeBrokerPair, shared_max: int = 100) -> BrokerPair:
     return both
 
 
+def use(name: str) -> list[RemotingCommand]:
+    of_topic = [each(topic=name) for each in (send, pull) for _ in range(2)]
+    return [topic(name), *of_topic]
+
+
+def delete(name: str) -> RemotingCommand:
+    return RemotingCommand(215, ext_fields={"topic": name})
+
+
 def use_all(side: Side) -> list[RemotingCommand]:
     return run(side, *(each(queue_id=queue_id) for queue_id in range(4) for each in (send, pull)))
 
@@ -108,6 +121,8 @@ UNRELATED: dict[str, Callable[[int], list[RemotingCommand]]] = {
     "new group": lambda number: [group(f"new-{number}", True)],
     "new consumer": lambda number: [heartbeat(f"new-{number}")],
     "other topic": lambda number: [topic("U", queues=1 + number)],
+    "deleted topic": lambda _: [*use("U"), delete("U")],
+    "expired queues": lambda _: [*use("U"), RemotingCommand(306)],
 }
 
 
@@ -120,9 +135,10 @@ def test_a_change_of_others_costs_nothing(
     for number in range(3):
         for side in both:
             run(side, *UNRELATED[change](number))
+            both[1].handed_back.clear()
             assert [answer.code for answer in use_all(side)] == [0] * 8
+        assert not both[1].handed_back
     assert_same(both)
-    assert (both[1].handed_back[310], both[1].handed_back[11]) == (0, 0)
 
 
 def test_a_changed_topic_is_learned_again_with_one_request(
@@ -267,6 +283,107 @@ def test_the_fast_path_asks_for_slaves_once_for_all_sends_of_a_turn(
     assert asked(found) == (asks if role is BrokerRole.SYNC_MASTER else {})
 
 
+def test_a_topic_that_is_deleted_and_created_again_starts_empty(
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C must use neither the queues nor the queue offsets that it knows. Their places in its tables
+    are used again.
+    """
+    both = learned(pair)
+    entries = cast(Any, both[1].feed)._tables
+    monkeypatch.setattr(tables, "TOPICS_MAX", len(entries._topic_order) + 1)
+    monkeypatch.setattr(tables, "QUEUES_MAX", len(entries._queue_names) + 4)
+    for number in range(3):
+        for side in both:
+            assert run(side, delete("T"), pull())[-1].code == ResponseCode.TOPIC_NOT_EXIST
+            run(side, topic("T", queues=8 - 2 * number), topic("T"))
+            assert [answer.code for answer in run(side, *map(each_queue, range(4)))] == [0] * 4
+            assert [answer.code for answer in use_all(side)] == [0] * 8
+            if side is both[1]:
+                both[1].handed_back.clear()
+            assert [answer.code for answer in use_all(side)] == [0] * 8
+            assert {queue.max_offset for queue in side.harness.store.queues} == {3}
+        assert not both[1].handed_back, "C has learned all of it again"
+        for side in both:
+            for name in ("U", "V"):
+                run(side, *use(name), delete(name))
+    assert_same(both)
+
+
+def each_queue(queue_id: int) -> RemotingCommand:
+    return send(queue_id=queue_id)
+
+
+@pytest.mark.parametrize("queues_max", [1 << 20, 1])
+def test_a_queue_that_is_deleted_and_created_again_between_two_turns_of_c(
+    pair: MakeBrokerPair,
+    assert_same: Callable[[BrokerPair], None],
+    monkeypatch: pytest.MonkeyPatch,
+    queues_max: int,
+) -> None:
+    """Also if C knows only where the next queue offset is, which belongs to another queue then."""
+    monkeypatch.setattr(tables, "QUEUES_MAX", queues_max)
+    both = learned(pair)
+    fast_path = cast(Any, both[1].feed)
+    assert len(fast_path._tables._queues) == min(queues_max, 4)
+    for side in both:
+        store = side.harness.store
+        store.delete_topic_queues("T")
+        for number in range(4):
+            store.appender.tails.index_of((b"another", number))
+        store.queues.of("T", 0)
+        if side is both[1]:
+            fast_path.refresh()
+            assert not fast_path._tables._queues
+        assert [answer.code for answer in run(side, *map(each_queue, range(4)))] == [0] * 4
+        assert {queue.max_offset for queue in store.queues} == {1}
+        assert [answer.code for answer in use_all(side)] == [0] * 8
+    assert_same(both)
+
+
+def test_removed_files_of_one_queue_cost_the_others_nothing(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    """Before, each file that expired made one request for each queue in use fall back."""
+    both = learned(
+        lambda: pair(
+            mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400, delete_when=()
+        )
+    )
+    fast = both[1]
+    for side in both:
+        harness = side.harness
+        harness.files.now_ms = harness.scheduler.now_ms()
+        harness.scheduler.advance(61_000)  # The first check of transactions creates their topics.
+        for _ in range(60):
+            run(side, send())
+        assert len(harness.store.queues.of("T", 0).segments) > 2
+        run(side, pull(offset=0), pull(offset=63 - 4))
+        for queue_id in range(1, 4):
+            run(side, send(queue_id=queue_id), pull(queue_id=queue_id, offset=3))
+    views = cast(Any, fast.feed)._tables._queues["T", 0].files
+    assert len(views._mapped) == 2
+    for side in both:
+        harness = side.harness
+        harness.scheduler.jump_wall_clock(73 * 3_600_000)
+        assert harness.call(329).code == 0
+        harness.scheduler.advance(60_000)
+        assert harness.store.queues.of("T", 0).segments.min_offset > 0
+        for queue_id in range(1, 4):
+            newest = int(harness.store.queues.of("T", queue_id).max_offset)
+            run(side, send(queue_id=queue_id), pull(queue_id=queue_id, offset=newest))
+            if queue_id == 1:
+                fast.handed_back.clear()  # C learns the file of the log that the cleaning has left.
+    assert not fast.handed_back
+    remaining = set(fast.harness.store.queues.of("T", 0).segments)
+    assert set(views._mapped) <= remaining, "the disk has the space of removed files"
+    for side in both:
+        run(side, send(), pull(offset=61), pull(offset=0))
+    assert_same(both)
+
+
 def test_discarded_entries_are_freed_little_by_little(
     pair: MakeBrokerPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,7 +393,7 @@ def test_discarded_entries_are_freed_little_by_little(
     fast_path = cast(Any, fast.feed)
     entries = [ref(entry) for entry in fast_path._tables._queues.values()]
     assert len(entries) == 4
-    run(fast, topic("U"), RemotingCommand(215, ext_fields={"topic": "U"}))
+    fast.harness.store.queues.changes.note_all()
     assert [answer.code for answer in use_all(fast)] == [0] * 8, "they are learned again"
     alive = [4]
     monkeypatch.setattr(tables, "FREED_AT_ONCE", 1)

@@ -146,7 +146,7 @@ def test_a_deleted_topic_begins_again_and_others_keep_their_cells() -> None:
     generation = table.generation
     table.cells[cells[b"C", 0]] = 7
     table.forget_topic(b"B")
-    assert table.generation > generation
+    assert table.generation == generation, "other cells are the same"
     assert dict(table.items()) == {(b"A", 0): 100, (b"C", 0): 7}
     assert table.index_of((b"B", 5)) in {cells[b"B", 0], cells[b"B", 1]}, "a free cell is used"
     assert dict(table.items()) == {(b"A", 0): 100, (b"C", 0): 7, (b"B", 5): 105}

@@ -161,7 +161,9 @@ def test_counting_messages_maps_no_queue(rig: StoreRig) -> None:
                 if (number, queue_id) == (7, 3):
                     assert units == queue.units(first, count)
     assert before == mapped_queues(rig) == {file_of(rig, "T7", 3)}
-    assert not any("/consumequeue/" in path for path in descriptors(rig))
+    open_queues = {path for path in descriptors(rig) if "/consumequeue/" in path}
+    # mmap objects of Python keep descriptors before 3.13.
+    assert open_queues == (set() if implementation == "c" else {file_of(rig, "T7", 3)})
     store.shutdown()
 
 
