@@ -39,7 +39,7 @@ from rmqpy.broker.fastpath.hold import FastPathHold
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
 from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
-from rmqpy.broker.filter.sql_program import WORK_MAX
+from rmqpy.broker.filter.sql_program import WORK_OF_TURN
 from rmqpy.broker.processors.query import FOUND_LIMIT
 from rmqpy.broker.state.consumer_filters import SQL92
 from rmqpy.codec.native.binding import ffi, lib, memory_of
@@ -665,7 +665,7 @@ class FastPath:
         core.far_bytes = settings.max_transfer_bytes_on_message_in_disk
         core.far_count = settings.max_transfer_count_on_message_in_disk
         core.memory_distance = self._store.reader.memory_distance
-        core.scan_work_max = WORK_MAX
+        core.scan_work_max = WORK_OF_TURN
         core.index.found_max = min(FOUND_LIMIT, settings.max_msgs_num_batch)
         core.index.unique_found_max = min(core.index.found_max, settings.default_query_max_num)
         self._hold.set_time(identity.broker_settings)

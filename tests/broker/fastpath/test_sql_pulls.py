@@ -171,7 +171,7 @@ def test_filters_have_their_share_of_a_turn(pair: MakeBrokerPair) -> None:
     feed.refresh()
     feed.feed(encode_command(command) * 9)
     assert feed.resume(0) == FeedStatus.OUT_SHARE
-    assert feed.core.in_position == 2 * len(encode_command(command))
+    assert feed.core.in_position == len(encode_command(command))
     other = fast.harness.pull_command(queue_offset=999, sys_flag=4)
     rest = feed.rest()
     for frame, status in (
@@ -180,7 +180,7 @@ def test_filters_have_their_share_of_a_turn(pair: MakeBrokerPair) -> None:
     ):
         feed.feed(frame)
         assert feed.resume(0) == status
-    for _ in range(4):
+    for _ in range(8):
         fast.end_turn()
         feed.refresh()
         feed.feed(rest)
