@@ -110,6 +110,7 @@ class ConsumeQueue:
         "began_again",
         "damaged",
         "hidden",
+        "number",
         "state",
     )
 
@@ -119,8 +120,11 @@ class ConsumeQueue:
         directory: str,
         file_size: int,
         touched: UsedQueues | None = None,
+        number: int = 0,
     ) -> None:
         assert file_size % QUEUE_UNIT_SIZE == 0
+        self.number = number
+        """Any number that few other queues have (:class:`.touched.WalkedQueues`)."""
         self._touched: UsedQueues = _Unlimited() if touched is None else touched
         self._files = files
         self._directory = directory

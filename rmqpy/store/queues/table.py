@@ -166,7 +166,8 @@ class ConsumeQueueTable:
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         directory = f"{self._directory}/{topic}/{queue_id}"
-        queue = ConsumeQueue(self._files, directory, self._file_size, self.touched)
+        number = len(self._queues)
+        queue = ConsumeQueue(self._files, directory, self._file_size, self.touched, number)
         self._queues[topic, queue_id] = queue
         self._ids.setdefault(topic, set()).add(queue_id)
         return queue

@@ -16,8 +16,7 @@ from typing import Final
 
 from rmqpy.store.queues.consume_queue import ConsumeQueue
 
-SETS: Final = 127
-"""A prime number, because the addresses of objects have common factors."""
+SETS: Final = 128
 
 
 class WalkedQueues(MutableSet[ConsumeQueue]):
@@ -27,10 +26,13 @@ class WalkedQueues(MutableSet[ConsumeQueue]):
     """
 
     def __init__(self) -> None:
-        self._sets: tuple[set[ConsumeQueue], ...] = tuple(set() for _ in range(SETS))
+        self._sets: tuple[dict[ConsumeQueue, None], ...] = tuple({} for _ in range(SETS))
+        """Dicts, which keep the order, chosen by the number of the queue, not by its address: a
+        simulation that is repeated must be the same.
+        """
 
     def __contains__(self, queue: object) -> bool:
-        return queue in self._sets[hash(queue) % SETS]
+        return isinstance(queue, ConsumeQueue) and queue in self._sets[queue.number % SETS]
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return chain.from_iterable(self._sets)
@@ -39,10 +41,10 @@ class WalkedQueues(MutableSet[ConsumeQueue]):
         return sum(map(len, self._sets))
 
     def add(self, queue: ConsumeQueue) -> None:
-        self._sets[hash(queue) % SETS].add(queue)
+        self._sets[queue.number % SETS][queue] = None
 
     def discard(self, queue: ConsumeQueue) -> None:
-        self._sets[hash(queue) % SETS].discard(queue)
+        self._sets[queue.number % SETS].pop(queue, None)
 
     def clear(self) -> None:
         for queues in self._sets:
