@@ -262,17 +262,11 @@ class FastPathTables:
 
     def discard_topic(self, topic: str) -> None:
         """Discard what was learned from the settings of a topic, because they have changed."""
-        slot = self._topics.get(topic)
+        slot = self._changed_slot(topic)
         if slot is None:
-            return
-        if self._is_waiting_topic(slot):
-            self.clear()
             return
         for number in self._readers_of_topic.get(topic, ()):
             self._discard_reader(number)
-        if topic not in self._sources.topics:
-            self._remove_topic(topic, slot)
-            return
         target = self._core.topics[slot.number]
         target.send_queues = target.accepts_returns = target.shows_offsets = 0
         count = self._queue_count(topic)
@@ -293,14 +287,8 @@ class FastPathTables:
 
     def renew_topic(self, topic: str) -> None:
         """Forget what was removed of the queues of a topic: files, cells, or whole queues."""
-        slot = self._topics.get(topic)
+        slot = self._changed_slot(topic)
         if slot is None:
-            return
-        if self._is_waiting_topic(slot):
-            self.clear()
-            return
-        if topic not in self._sources.topics:
-            self._remove_topic(topic, slot)
             return
         cells = self._sources.store.appender.tails.known_cells(topic.encode())
         for queue_id in range(len(slot.queues)):
@@ -308,6 +296,19 @@ class FastPathTables:
                 slot.cells[queue_id] = cells.get(queue_id, -1)
             if slot.queues[queue_id] >= 0:
                 self._renew_queue(topic, slot, queue_id)
+
+    def _changed_slot(self, topic: str) -> _TopicSlot | None:
+        """Return the entry of a topic that has changed, unless nothing of it can remain."""
+        core, slot = self._core, self._topics.get(topic)
+        if slot is None:
+            return None
+        if slot.number in (core.delay_topic, core.half_topic, core.op_topic):
+            self.clear()
+            return None
+        if topic not in self._sources.topics:
+            self._remove_topic(topic, slot)
+            return None
+        return slot
 
     def _renew_queue(self, topic: str, slot: _TopicSlot, queue_id: int) -> None:
         known = self._queues[topic, queue_id]
@@ -332,16 +333,14 @@ class FastPathTables:
         self._free_queues.append(known.number)
 
     def _remove_topic(self, topic: str, slot: _TopicSlot) -> None:
+        for number in self._readers_of_topic.get(topic, ()):
+            self._discard_reader(number)  # Another topic may get the number that they have.
         for queue_id in range(len(slot.queues)):
             self._discard_queue(topic, slot, queue_id)
         self._topic_names.remove(topic.encode())
         del self._topics[topic]
         self._core.topics[slot.number] = (ffi.NULL, ffi.NULL, *(0,) * 5, ffi.NULL, *(0,) * 4)
         self._free_topics.append(slot.number)
-
-    def _is_waiting_topic(self, slot: _TopicSlot) -> bool:
-        core = self._core
-        return slot.number in (core.delay_topic, core.half_topic, core.op_topic)
 
     def _discard_reader(self, number: int) -> None:
         self._core.readers[number].read_queues = 0
