@@ -278,3 +278,15 @@ def test_an_audit_lists_the_files_only_if_something_is_wrong(
     clean, findings = audit()
     assert not clean or findings
     assert listings == [False, True]
+
+
+def test_an_audit_waits_for_what_it_loads_in_a_thread(
+    copy_of: StoreOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> object:
+        raise ImportError(name)
+
+    monkeypatch.setattr("rmqpy.audit.checks.engine.import_module", fail)
+    plan = AuditOptions(root=str(copy_of("A-classic-clean-v497")), pooled=True, workers=1)
+    with pytest.raises(ImportError, match="reader"):
+        audit_store(OsFileSystem(), plan)

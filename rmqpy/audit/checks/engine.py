@@ -288,11 +288,13 @@ class _StoreWalk:
             pooling = beside.submit(self._pool, None)
             opened = self._open_index(beside, (self._begin, OFFSET_MAX))
             # To load what reads the facts takes longer than to read them.
-            beside.submit(import_module, "rmqpy.audit.facts.reader")
+            loading = beside.submit(import_module, "rmqpy.audit.facts.reader")
             logs = self._walk_clean(
                 None, lambda: pooling.done() and not pooling.result()[0].certain
             )
             pooled = self._take_queues(*pooling.result())
+            # Two threads must not load at once: Python 3.11 cannot parse in two, as pytest does.
+            loading.result()
         elif self._can_pool and not running:
             pooled = self._take_queues(*self._pool(None))
         from rmqpy.audit.facts.log_facts import TAIL_CODES
