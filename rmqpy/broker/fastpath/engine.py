@@ -38,7 +38,7 @@ from rmqpy.broker.fastpath.eligibility import (
 from rmqpy.broker.fastpath.hold import FastPathHold
 from rmqpy.broker.fastpath.poller import CAN_WATCH, EpollSet
 from rmqpy.broker.fastpath.reply_templates import set_reply_templates
-from rmqpy.broker.fastpath.tables import Cdata, FastPathTables, c_array
+from rmqpy.broker.fastpath.tables import WAITING_TOPICS, Cdata, FastPathTables, c_array
 from rmqpy.broker.filter.sql_program import WORK_OF_TURN
 from rmqpy.broker.processors.query import FOUND_LIMIT
 from rmqpy.broker.state.consumer_filters import SQL92
@@ -539,6 +539,8 @@ class FastPath:
             self._tables.discard_group(group)
         for topic in changes.shortened:
             self._tables.renew_topic(topic)
+        if not WAITING_TOPICS.isdisjoint((*changes.topics, *changes.shortened)):
+            self._tables.find_waiting_topics()
 
     def _share_log(self) -> None:
         """Share the addresses of buffers that may have been reallocated."""

@@ -64,6 +64,10 @@ QUEUES_OF_NEW_TOPIC: Final = 16
 """The number of queues assumed for an unknown topic, because a follower
 receives messages before their topic.
 """
+WAITING_TOPICS: Final = frozenset(
+    (names.TRANSACTION_HALF_TOPIC, names.TRANSACTION_OP_HALF_TOPIC, names.SCHEDULE_TOPIC)
+)
+"""The topics in which messages wait, which C knows by their numbers."""
 LOG_ROWS: Final = 2
 FREED_AT_ONCE: Final = 256
 """The number of objects of discarded entries that are freed in a turn of the loop."""
@@ -233,6 +237,11 @@ class FastPathTables:
         self._topic_names = _NameTable(core.topic_table)
         self._reader_keys = _NameTable(core.reader_table)
         core.touched_count = 0
+        self.find_waiting_topics()
+
+    def find_waiting_topics(self) -> None:
+        """Let C find :data:`WAITING_TOPICS`, of which one may have changed."""
+        core = self._core
         rejects = self._sources.identity.broker_settings.reject_transaction_message
         half = self._waiting_topic(names.TRANSACTION_HALF_TOPIC, 1)
         core.half_topic = -1 if rejects else half
@@ -299,11 +308,8 @@ class FastPathTables:
 
     def _changed_slot(self, topic: str) -> _TopicSlot | None:
         """Return the entry of a topic that has changed, unless nothing of it can remain."""
-        core, slot = self._core, self._topics.get(topic)
+        slot = self._topics.get(topic)
         if slot is None:
-            return None
-        if slot.number in (core.delay_topic, core.half_topic, core.op_topic):
-            self.clear()
             return None
         if topic not in self._sources.topics:
             self._remove_topic(topic, slot)

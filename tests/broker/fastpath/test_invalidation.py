@@ -22,6 +22,7 @@ from harness.fastpath import (
 from rmqpy.broker.fastpath import tables
 from rmqpy.config.keys import BrokerRole
 from rmqpy.model.codes import ResponseCode
+from rmqpy.model.names import SCHEDULE_TOPIC, TRANSACTION_HALF_TOPIC
 from rmqpy.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -382,6 +383,41 @@ def test_removed_files_of_one_queue_cost_the_others_nothing(
     for side in both:
         run(side, send(), pull(offset=61), pull(offset=0))
     assert_same(both)
+
+
+@pytest.mark.parametrize("cause", ["created", "expired", "deleted"])
+def test_a_topic_in_which_messages_wait_costs_the_others_nothing(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], cause: str
+) -> None:
+    """Before, the first check of transactions, and each file of delayed messages that expired, made
+    one request for each queue in use fall back.
+    """
+    both = learned(pair)
+    fast = both[1]
+    for side in both:
+        harness = side.harness
+        if cause == "created":
+            harness.scheduler.advance(61_000)
+            assert TRANSACTION_HALF_TOPIC in harness.broker.topics
+        elif cause == "expired":
+            harness.store.queues.changes.note(SCHEDULE_TOPIC)
+        else:
+            run(side, *delayed(2))
+            harness.store.delete_topic_queues(SCHEDULE_TOPIC)
+            assert harness.store.queues.find(SCHEDULE_TOPIC, 2) is None
+        assert [answer.code for answer in run(side, *delayed(2))] == [0] * 2
+        assert harness.store.queues.of(SCHEDULE_TOPIC, 2).max_offset == 2
+        fast.handed_back.clear()
+        assert [answer.code for answer in use_all(side)] == [0] * 8
+        assert [answer.code for answer in run(side, *delayed(1))] == [0]
+    assert not fast.handed_back
+    assert_same(both)
+
+
+def delayed(count: int) -> list[RemotingCommand]:
+    command = send()
+    command.ext_fields["i"] += "\x02DELAY\x013"
+    return [command] * count
 
 
 def test_discarded_entries_are_freed_little_by_little(
