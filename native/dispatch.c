@@ -35,6 +35,37 @@ static const rmq_queue *find_queue(const rmq_core *core, const uint8_t *view, co
     return &core->queues[topic->queues[id]];
 }
 
+/* Let the processor load what the units of these records need all at once. If the records are of many queues, nothing
+ * of it is in its caches, and one step after the other would wait for the memory. */
+static void prefetch_queues(const rmq_core *core, const uint8_t *view, const int64_t *cells, size_t count)
+{
+    const rmq_queue *found[ROWS_PER_SCAN];
+    last_topic last = {NULL, 0, NULL};
+    size_t found_count = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        const rmq_queue *const queue = find_queue(core, view, cells + i * RMQ_COLUMN_COUNT, &last);
+        if (queue == NULL)
+            continue;
+        __builtin_prefetch(queue);
+        found[found_count++] = queue;
+    }
+    for (size_t i = 0; i < found_count; i++)
+        __builtin_prefetch(found[i]->state, 1);
+    for (size_t i = 0; i < found_count; i++)
+        if (found[i]->tail != NULL)
+            __builtin_prefetch(found[i]->tail + (found[i]->state[RMQ_QUEUE_END] - found[i]->tail_first), 1);
+}
+
+static int is_of_one_topic(const uint8_t *view, const int64_t *cells, size_t count)
+{
+    const int64_t *const last = cells + (count - 1) * RMQ_COLUMN_COUNT;
+
+    return cells[RMQ_TOPIC_LENGTH] == last[RMQ_TOPIC_LENGTH]
+        && rmq_bytes_equal(view + cells[RMQ_TOPIC_POSITION], view + last[RMQ_TOPIC_POSITION],
+                           (size_t)last[RMQ_TOPIC_LENGTH]);
+}
+
 static void store_unit(uint8_t *unit, const int64_t *row)
 {
     rmq_store_long(unit, row[RMQ_OFFSET]);
@@ -210,6 +241,8 @@ void rmq_dispatch(const rmq_core *core, rmq_dispatch_state *state)
             if (state->index != NULL && row[RMQ_UNIQ_KEY_HASH] >= 0)
                 __builtin_prefetch(rmq_index_slot(state->index, state->index_slots, row[RMQ_UNIQ_KEY_HASH]), 1);
         }
+        if (scan.count > 1 && !is_of_one_topic(state->view, cells, scan.count))
+            prefetch_queues(core, state->view, cells, scan.count);
         for (size_t i = 0; i < scan.count; i++) {
             int64_t *const row = cells + i * RMQ_COLUMN_COUNT;
             if (!dispatch_row(core, state, &header, &last, row)) {
