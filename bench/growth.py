@@ -12,7 +12,8 @@ start_s, start_cpu_s from exec to the first accepted connection; ``killed_``: af
 stop_s               from SIGTERM to the end of the process
 idle_share           CPU time without requests, as a share of a core
 send, round_robin    messages per CPU-second of a broker of its own: to one queue, and to all queues
-                     in turn: the first message of each since the start, and ``_again`` after three
+                     in turn: the first message of each since the start, and ``_again`` after three,
+                     for some seconds with the flushes that follow
 pull                 messages per CPU-second, in batches of 32, of the same broker
 turn_ms              the CPU time of the longest turn of the loop: idle, and while one queue
                      receives messages, one topic a second is created, and one deleted
@@ -95,6 +96,8 @@ CHANGES: Final = 5
 FLUSHED_EVERY: Final = 10_000
 """The messages of a new store between two flushes: each open queue needs a mapping."""
 LOAD_SECONDS: Final = "1"
+RATE_SECONDS: Final = "10"
+"""The time of a load that causes flushes of the queues: these are part of what it costs."""
 SETTINGS: Final = {
     "diskMaxUsedSpaceRatio": "95",
     "fileReservedTime": "480",
@@ -242,10 +245,11 @@ class Bench:
     def _measure_rates(self, broker: ServerProcess, point: Point) -> dict[str, Any]:
         started(broker)
         rounds = [self._load_each(broker, point) for _ in range(3)]
+        long = "--seconds", RATE_SECONDS
         rates = {
-            "send": self._load(broker, "one", [send(point.topics[0])]),
+            "send": self._load(broker, "one", [send(point.topics[0])], *long),
             "round_robin": rounds[0],
-            "round_robin_again": self._load(broker, "all", each_queue(point)),
+            "round_robin_again": self._load(broker, "all", each_queue(point), *long),
             "pull": self._pull(broker, point.topics[0]),
         }
         figures = {name: result["messages_per_server_cpu_s"] for name, result in rates.items()}

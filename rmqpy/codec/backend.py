@@ -53,6 +53,7 @@ class _ScanRecords(Protocol):
         dledger: bool,
         check_crc: bool,
         max_records: int = ...,
+        topics: bool = ...,
     ) -> scan.Scan: ...
 
 

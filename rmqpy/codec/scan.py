@@ -136,6 +136,8 @@ class Scan:
 
     def misplaced(self) -> list[int]:
         """Return the rows whose PHYSICALOFFSET does not match their offset."""
+        if self.offset.tobytes() == self.physical_offset.tobytes():  # almost always
+            return []
         places = zip(self.offset, self.physical_offset, strict=True)
         return [row for row, (offset, field) in enumerate(places) if offset != field]
 
@@ -167,9 +169,10 @@ def scan_records(
     dledger: bool,
     check_crc: bool,
     max_records: int = SCAN_LIMIT,
+    topics: bool = True,
 ) -> Scan:
     """Scan ``view``, a part of one file that begins at ``base_offset`` of the log with a record, or
-    with an entry if ``dledger`` is set.
+    with an entry if ``dledger`` is set. Without ``topics``, that column stays empty.
     """
     assert max_records > 0, "a scan that may find nothing"
     assert 0 <= base_offset <= BASE_OFFSET_MAX, f"base offset {base_offset}"
@@ -178,7 +181,7 @@ def scan_records(
     columns = [array("q", column) for column in zip(*walk.rows, strict=True)]
     if not columns:
         columns = [array("q") for _ in range(COLUMN_COUNT)]
-    return scan_of_columns(columns, view, base_offset + walk.position, stop)
+    return scan_of_columns(columns, view, base_offset + walk.position, stop, topics=topics)
 
 
 def scan_of_columns(
@@ -187,13 +190,17 @@ def scan_of_columns(
     end: int,
     stop: StopReason,
     number: NumberParts = dictionary_encode,
+    *,
+    topics: bool = True,
 ) -> Scan:
     """Return the Scan of numeric columns. Topics are read from ``view``; equal topics are the same
     object.
     """
-    topics = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).to_list()
+    names: list[bytes] = []
+    if topics:
+        names = number(view, columns[_TOPIC_POSITION], columns[_TOPIC_LENGTH]).to_list()
     make = cast("Callable[..., Scan]", Scan)
-    return make(*columns, topics, end, stop)
+    return make(*columns, names, end, stop)
 
 
 def walk_records(

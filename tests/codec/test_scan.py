@@ -95,6 +95,17 @@ def test_a_scan_fills_its_columns(walk: Walk) -> None:
     assert set(found.entry_index) == set(found.term) == {-1}
 
 
+@pytest.mark.parametrize("scan_records", [backend.scan_records, scan.scan_records])
+def test_a_scan_without_topics_has_all_other_columns(
+    scan_records: Callable[..., Scan],
+) -> None:
+    data = memoryview(b"".join(records(3)))
+    whole = scan_records(data, 0, dledger=False, check_crc=True)
+    found = scan_records(data, 0, dledger=False, check_crc=True, topics=False)
+    assert whole.topic == [b"T"] * 3
+    assert found == evolve(whole, topic=[])
+
+
 def test_misplaced_records_are_reported(walk: Walk) -> None:
     encoded = records(3)
     message.set_offsets(encoded[1], 0, None, 999, 1)

@@ -109,6 +109,7 @@ def scan_records(
     dledger: bool,
     check_crc: bool,
     max_records: int = SCAN_LIMIT,
+    topics: bool = True,
 ) -> Scan:
     """See :func:`rmqpy.codec.scan.scan_records`."""
     assert max_records > 0, "a scan that may find nothing"
@@ -128,7 +129,7 @@ def scan_records(
     filled = state.count * COLUMN_COUNT
     columns = [cells[column:filled:COLUMN_COUNT] for column in range(COLUMN_COUNT)]
     del data, output
-    return scan_of_columns(columns, view, end, stop, number_parts)
+    return scan_of_columns(columns, view, end, stop, number_parts, topics=topics)
 
 
 def walk_records(

@@ -256,9 +256,9 @@ class LogRecovery:
         """
         return min([end, *(hole for hole in self.holes if hole > offset)])
 
-    def _scan(self, view: memoryview, offset: int, *, check_crc: bool) -> Scan:
+    def _scan(self, view: memoryview, offset: int, *, check_crc: bool, topics: bool = True) -> Scan:
         dledger = self.framing is Framing.DLEDGER
-        return scan_records(view, offset, dledger=dledger, check_crc=check_crc)
+        return scan_records(view, offset, dledger=dledger, check_crc=check_crc, topics=topics)
 
     def _walk(self, number: int, offset: int | None) -> WalkEnd:
         walk = _RecoveryWalk()
@@ -282,7 +282,7 @@ class LogRecovery:
                 offset = hole.end
             stop_at = self._next_hole(offset, file.end_offset)
             view = file.view[offset - file.first_offset : stop_at - file.first_offset]
-            scan = self._scan(view, offset, check_crc=self.check_crc)
+            scan = self._scan(view, offset, check_crc=self.check_crc, topics=False)
             if not walk.continues(scan):
                 return offset, StopReason.BAD_FIELDS
             misplaced = scan.misplaced()

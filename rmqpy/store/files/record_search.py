@@ -90,8 +90,9 @@ def is_text_to_the_end(scan: Scan, view: memoryview) -> bool:
     """Return whether topic and properties of the last record of a scan of ``view``, which the CRC
     does not cover, are text. They are not if the record was cut off there.
     """
+    begin, end = scan.topic_position[-1], scan.topic_position[-1] + scan.topic_length[-1]
     start, length = scan.properties_position[-1], scan.properties_length[-1]
-    return 0 not in scan.topic[-1] and is_whole(bytes(view[start : start + length]))
+    return 0 not in view[begin:end] and is_whole(bytes(view[start : start + length]))
 
 
 def file_content_end(file: MappedFile, position: int) -> int:
