@@ -217,6 +217,13 @@ def test_a_flush_of_more_queues_is_due_after_more_bytes(rig: MemoryRig) -> None:
     tracker.flush_queues()
     due = store.log.max_offset + UNSAVED_MAX + UNSAVED_MAX_PER_QUEUE
     assert tracker.checkpoint_due_offset == due, "one queue has changed"
+    for queue in store.queues:
+        store.queues.shared.add(queue)
+    rig.put(store, COUNT + 1)
+    rig.flush(store)
+    tracker.flush_queues()
+    due = store.log.max_offset + UNSAVED_MAX + 2 * UNSAVED_MAX_PER_QUEUE
+    assert tracker.checkpoint_due_offset == due, "another one may have"
     store.shutdown()
 
 
