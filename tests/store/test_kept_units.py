@@ -116,6 +116,20 @@ def test_units_stay_and_the_next_flush_syncs_them(
     store.shutdown()
 
 
+@pytest.mark.parametrize("per_queue", [0, 1 << 20])
+def test_the_log_to_read_may_be_longer_the_more_queues_there_are(
+    rig: StoreRig, changed: set[str], monkeypatch: pytest.MonkeyPatch, per_queue: int
+) -> None:
+    records = fill(rig)
+    monkeypatch.setattr(unit_proof, "LOG_BYTES_MAX", 1)
+    monkeypatch.setattr(unit_proof, "LOG_BYTES_MAX_PER_QUEUE", per_queue)
+    changed.clear()
+    store = rig.open()
+    assert bool(of_queues(changed)) is not bool(per_queue), "without a proof, units are dropped"
+    assert read_all(store) == records
+    store.shutdown()
+
+
 @pytest.mark.parametrize("written", [8, 12], ids=["offset", "offset and size"])
 @pytest.mark.parametrize("back", [1, 3], ids=["last", "earlier"])
 def test_a_torn_unit_is_written_again(rig: StoreRig, written: int, back: int) -> None:

@@ -26,8 +26,10 @@ from rmqpy.store.queues.table import ConsumeQueueTable
 QUEUES_MIN: Final = 256
 UNIT_BYTES_MAX: Final = 128 << 20
 LOG_BYTES_MAX: Final = 1 << 30
+LOG_BYTES_MAX_PER_QUEUE: Final = 32 << 10
 """The limits of the proof: to drop the units of a few queues is cheaper, and so it is if the queues
-have many other units, or the log from the last durable point on is long.
+have many other units, or if the log from the last durable point on is long. To drop those of one
+queue takes as long as to read 200 KiB of the log.
 """
 
 _MASK64: Final = (1 << 64) - 1
@@ -40,7 +42,7 @@ def are_units_proven(queues: ConsumeQueueTable, log: CommitLog, low: int) -> boo
     high = queues.max_physical_offset
     if (
         len(queues) < QUEUES_MIN
-        or high - low > LOG_BYTES_MAX
+        or high - low > LOG_BYTES_MAX + len(queues) * LOG_BYTES_MAX_PER_QUEUE
         or any(queue.damaged for queue in queues)
     ):
         return False
