@@ -288,6 +288,9 @@ static int read_queue(const rmq_folders *state, int folder, rmq_unit_folder *fou
             return 0;
         if (number == 0)
             found->first_physical = units.first_physical;
+        else if (number == found->file_count - state->files_read
+                 && (units.first_physical < 0 || units.first_physical > pooled->low))
+            pooled->irregular = 1; /* The file before, which is not read, may have some of the units, too. */
         if (units.physical_end >= 0)
             found->physical_end = units.physical_end;
         found->end = first + units.used;

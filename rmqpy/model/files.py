@@ -36,7 +36,7 @@ class UnitFolders(NamedTuple):
     """True if ``queues`` has all folders."""
     units: NumberAndSum | None = None
     """Those of messages from ``low`` on; None if they are not those of ascending messages without a
-    gap.
+    gap, or if files that were not read may have some of them.
     """
 
 

@@ -122,10 +122,37 @@ def test_the_log_to_read_may_be_longer_the_more_queues_there_are(
 ) -> None:
     records = fill(rig)
     monkeypatch.setattr(unit_proof, "LOG_BYTES_MAX", 1)
-    monkeypatch.setattr(unit_proof, "LOG_BYTES_MAX_PER_QUEUE", per_queue)
+    monkeypatch.setattr(unit_proof, "BYTES_MAX_PER_QUEUE", per_queue)
     changed.clear()
     store = rig.open()
     assert bool(of_queues(changed)) is not bool(per_queue), "without a proof, units are dropped"
+    assert read_all(store) == records
+    store.shutdown()
+
+
+@pytest.mark.parametrize(("unit_bytes", "kept"), [(100 * 20, True), (100 * 20 - 1, False)])
+def test_only_queues_with_more_files_than_a_start_reads_are_read_for_the_proof(
+    rig: StoreRig,
+    changed: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    unit_bytes: int,
+    kept: bool,
+) -> None:
+    """Before, one queue with a million messages made a start read, or drop, all of 200,000."""
+    monkeypatch.setattr(unit_proof, "UNIT_BYTES_MAX", unit_bytes)
+    monkeypatch.setattr(unit_proof, "BYTES_MAX_PER_QUEUE", 0)
+    fill(rig)
+    store = rig.open()
+    for number in range(100):
+        rig.put(store, number, queue_id=0, topic=b"Long")
+    rig.flush(store)
+    records = read_all(store)
+    store.close_without_flush()
+    changed.clear()
+    store = rig.open()
+    assert store.queues.young_units is not None
+    assert store.queues.young_units.unread == ("Long",)
+    assert bool(of_queues(changed)) is not kept
     assert read_all(store) == records
     store.shutdown()
 

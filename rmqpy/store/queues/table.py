@@ -13,6 +13,7 @@ from rmqpy.model.errors import StoreError
 from rmqpy.model.files import FileSystem, NumberAndSum
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.model.recent_changes import RecentChanges
+from rmqpy.model.values import define
 from rmqpy.store.files.mapped_files import BrokenFileSequenceError
 from rmqpy.store.files.paths import unused_name
 from rmqpy.store.queues.consume_queue import (
@@ -38,6 +39,17 @@ _MASK64: Final = (1 << 64) - 1
 logger = logging.getLogger(__name__)
 
 
+@define(slots=True, frozen=True)
+class YoungUnits:
+    """The units of messages from ``low`` on: number and sum of all but those in ``unread`` topics,
+    which may be in files that a start does not read.
+    """
+
+    low: int
+    read: NumberAndSum
+    unread: tuple[str, ...]
+
+
 class ConsumeQueueTable:
     """The queues by name."""
 
@@ -58,10 +70,8 @@ class ConsumeQueueTable:
         """The queues that the flush before has examined."""
         self._torn: dict[str, BrokenFileSequenceError | None] = {}
         """The directories of incomplete queues, and why they could not be loaded."""
-        self.young_units: tuple[int, NumberAndSum] | None = None
-        """The ``low`` of :meth:`load`, and the units of messages from there on; None if they are
-        unknown, or have been cut since then.
-        """
+        self.young_units: YoungUnits | None = None
+        """What :meth:`load` has found; None without ``low``, or if units were cut since then."""
         self.hidden_count = 0
         """The number of messages, since the start, that no reader of their queue sees because
         another message has their queue offset.
@@ -84,17 +94,19 @@ class ConsumeQueueTable:
         found = self._files.unit_folders(
             self._directory, topics, self._file_size, LOAD_CHECK_FILES, low
         )
-        young: list[NumberAndSum] = []
+        count = total = 0
+        unread: list[str] = []
         for topic, (queues, is_complete, units) in zip(topics, found, strict=True):
             for queue in queues:
                 self._add(topic, queue[0]).use(queue)
             if not is_complete:
                 self._load_topic(topic, {queue[0] for queue in queues})
-            elif units is not None:
-                young.append(units)
-        if low is not None and len(young) == len(topics):
-            total = sum(total for _, total in young) & _MASK64
-            self.young_units = low, (sum(number for number, _ in young), total)
+            if units is None or not is_complete:
+                unread.append(topic)
+            else:
+                count, total = count + units[0], (total + units[1]) & _MASK64
+        if low is not None:
+            self.young_units = YoungUnits(low, (count, total), tuple(unread))
         by_setting = [fault for fault in self._torn.values() if fault and _may_be_setting(fault)]
         if by_setting and not any(queue.segments for queue in self):
             raise by_setting[0]

@@ -21,15 +21,15 @@ from rmqpy.model.ids import PhysicalOffset
 from rmqpy.model.names import SCHEDULE_TOPIC
 from rmqpy.store.commitlog.interface import CommitLog
 from rmqpy.store.queues.consume_queue import END_STATE, MIN_STATE
-from rmqpy.store.queues.table import ConsumeQueueTable
+from rmqpy.store.queues.table import ConsumeQueueTable, YoungUnits
 
 QUEUES_MIN: Final = 256
 UNIT_BYTES_MAX: Final = 128 << 20
 LOG_BYTES_MAX: Final = 1 << 30
-LOG_BYTES_MAX_PER_QUEUE: Final = 32 << 10
-"""The limits of the proof: to drop the units of a few queues is cheaper, and so it is if the queues
-have many other units, or if the log from the last durable point on is long. To drop those of one
-queue takes as long as to read 200 KiB of the log.
+BYTES_MAX_PER_QUEUE: Final = 32 << 10
+"""The limits of the proof: to drop the units of a few queues is cheaper, and so it is if much must
+be read: other units of the same queues, or a long log from the last durable point on. To drop the
+units of one queue takes as long as to read 200 KiB.
 """
 
 _MASK64: Final = (1 << 64) - 1
@@ -42,34 +42,41 @@ def are_units_proven(queues: ConsumeQueueTable, log: CommitLog, low: int) -> boo
     high = queues.max_physical_offset
     if (
         len(queues) < QUEUES_MIN
-        or high - low > LOG_BYTES_MAX + len(queues) * LOG_BYTES_MAX_PER_QUEUE
+        or high - low > LOG_BYTES_MAX + len(queues) * BYTES_MAX_PER_QUEUE
         or any(queue.damaged for queue in queues)
     ):
         return False
     young = queues.young_units
-    found = young[1] if young is not None and young[0] == low else units_on_disk(queues, low)
+    if young is None or young.low != low:
+        young = YoungUnits(low, (0, 0), tuple(queues.topic_folders()))
+    found = units_on_disk(queues, young)
     return found is not None and found == units_of_log(log, low, high)
 
 
-def units_on_disk(queues: ConsumeQueueTable, low: int) -> NumberAndSum | None:
+def units_on_disk(queues: ConsumeQueueTable, young: YoungUnits) -> NumberAndSum | None:
     """Return number and sum of the units of messages from ``low`` on, or None if something is not
     as usual, or there are too many other units.
     """
+    if not young.unread:
+        return young.read
     from rmqpy.codec.tally.backend import folder_pool  # A clean start does not need it.
 
-    if sum(queue.state[END_STATE] - queue.state[MIN_STATE] for queue in queues) > UNIT_BYTES_MAX:
+    unread = set(young.unread)
+    states = (queue.state for (topic, _), queue in queues.items() if topic in unread)
+    size = sum(state[END_STATE] - state[MIN_STATE] for state in states)
+    if size > UNIT_BYTES_MAX + len(queues) * BYTES_MAX_PER_QUEUE:
         return None
     descriptor = queues.open_folder()
     if descriptor < 0:
         return None
     try:
-        pool = folder_pool(descriptor, low)
+        pool = folder_pool(descriptor, young.low)
         if pool is None:
             return None
-        for topic in queues.topic_folders():
+        for topic in young.unread:
             if pool.add(topic.encode(), any_tags=topic == SCHEDULE_TOPIC) is None:
                 return None
-        return pool.count, pool.sum
+        return young.read[0] + pool.count, (young.read[1] + pool.sum) & _MASK64
     finally:
         os.close(descriptor)
 

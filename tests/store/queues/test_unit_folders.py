@@ -171,7 +171,9 @@ def test_c_finds_what_python_finds_in_files_of_several_pieces(tmp_path: Path, se
 
 
 def units_in_python(topic: Path, low: int) -> NumberAndSum | None:
-    """Return what C must return for a topic of which it leaves out nothing."""
+    """Return what C must return for a topic, or None if files that it does not read may have units
+    of messages from ``low`` on.
+    """
     count = total = 0
     for path in topic.iterdir():
         pooled = PooledUnits(
@@ -179,7 +181,13 @@ def units_in_python(topic: Path, low: int) -> NumberAndSum | None:
             any_tags=topic.name == SCHEDULE_TOPIC,
             low=low,
         )
-        for file in sorted(path.iterdir())[-LOAD_CHECK_FILES:]:
+        files = sorted(path.iterdir())
+        read = files[-LOAD_CHECK_FILES:]
+        if len(read) < len(files):
+            offset, length, _ = QUEUE_UNIT.unpack_from(read[0].read_bytes())
+            if offset > low or length in (0, QUEUE_FILLER_SIZE):
+                return None
+        for file in read:
             content = memoryview(file.read_bytes())
             pool_units_in_python(content, int(file.name) // QUEUE_UNIT.size, pooled)
         if pooled.irregular:
@@ -202,6 +210,9 @@ def test_c_sums_the_units_as_python_does(tmp_path: Path, low: int | None, per_fi
         write(topic / "0", 0, units(per_file, 7), size)
         write(topic / "0", size, units(per_file - 3, 7 + 100 * per_file), size)
         write(topic / "12", 70 * size, QUEUE_UNIT.pack(0, QUEUE_FILLER_SIZE, 0) + units(3), size)
+    topics.append(folder / "Long")
+    for number in range(LOAD_CHECK_FILES + 2):
+        write(topics[-1] / "0", number * size, units(per_file, 7 + 100 * per_file * number), size)
     names = [topic.name for topic in topics]
     found = list(unit_folders.unit_folders(str(folder), names, size, LOAD_CHECK_FILES, low))
     expected = [
@@ -210,7 +221,8 @@ def test_c_sums_the_units_as_python_does(tmp_path: Path, low: int | None, per_fi
         if each.is_complete
     ]
     assert [each.units for each in found if each.is_complete] == expected
-    assert all(each.is_complete for each in found[:3])
+    assert all(each.is_complete for each in (*found[:3], found[-1]))
+    assert (found[-1].units is None) is (low is None or low < 7 + 200 * per_file)
     if low in (0, 7):
         assert None in expected and found[0].units != found[2].units
         assert found[0].units is not None and found[0].units[0] > 2 * per_file - 4
