@@ -243,7 +243,7 @@ def until_dispatched(stored: Stored) -> None:
                 for request, answer in zip(waiting, answers, strict=True)
                 if answer.ext_fields["offset"] == "0"
             ]
-            assert time.monotonic() < end, f"{len(waiting)} queues have no message"
+            assert time.monotonic() < end, f"{stored.address}: {len(waiting)} queues are empty"
             time.sleep(0.01)
 
 
