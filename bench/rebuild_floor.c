@@ -1,6 +1,6 @@
 /* A lower bound of the cost of a rebuild on this machine: it writes the consume queues and the key index of a log that it
  * takes on trust. Each message has the topic of the first one, no tags, and its only key, UNIQ_KEY, at the same place; nothing
- * is checked but the size. It sees no damage, no other message, and no end of a message that was being written.
+ * is checked but the size, which all have. It sees no damage, no other message, and no end of a message that was being written.
  *
  *     cc -O3 -o rebuild_floor bench/rebuild_floor.c && rebuild_floor NEW_FOLDER STORE/commitlog/0*
  *
@@ -22,6 +22,8 @@ enum {
     QUEUES = 16, UNIT = 20, BUFFER = 12800 * UNIT, HEADER = 40, SLOTS = 5000000, ENTRIES = 20000000, AHEAD = 16,
     QUEUE_ID_AT = 12, STORED_AT = 56, BODY_AT = 84
 };
+
+static const uint32_t BLANK = 0xCBD43194; /* the magic of what fills a file up to its end */
 
 struct output {
     int file;
@@ -186,8 +188,10 @@ int main(int count, char **words)
     uint32_t topic_hash = 0, size = 0;
     uint64_t messages = 0;
 
-    if (count < 3)
-        fail("usage: rebuild_floor NEW_FOLDER FILE...");
+    if (count < 3) {
+        fprintf(stderr, "usage: rebuild_floor NEW_FOLDER FILE...\n");
+        return 2;
+    }
     folder = words[1];
     if (mkdir(folder, 0777) != 0)
         fail(folder);
@@ -208,9 +212,15 @@ int main(int count, char **words)
             size = load32(view);
             find_key(view, &key_at, &key_length, &topic_hash);
         }
-        for (size_t at = 0; length - at >= size && load32(view + at) == size; at += size) {
+        size_t at = 0;
+        for (; length - at >= size && load32(view + at) == size; at += size) {
             const uint8_t *const record = view + at, *const key = record + key_at;
-            uint8_t *const unit = next(&queues[load32(record + QUEUE_ID_AT) % QUEUES]);
+            const uint32_t queue = load32(record + QUEUE_ID_AT);
+            if (queue >= QUEUES) {
+                fprintf(stderr, "queue %u, but there is room for %d\n", queue, QUEUES);
+                return 2;
+            }
+            uint8_t *const unit = next(&queues[queue]);
             uint32_t hash = topic_hash;
             for (size_t i = 0; i < key_length; i++)
                 hash = hash * 31 + key[i];
@@ -223,6 +233,10 @@ int main(int count, char **words)
                 put_key(place);
             *place = (struct key){hash >> 31 ? -hash : hash, (int64_t)(first + (int64_t)at), (int64_t)load64(record + STORED_AT)};
             __builtin_prefetch(slot_of(place->hash), 1);
+        }
+        if (length - at >= 8 && load32(view + at) != 0 && load32(view + at + 4) != BLANK) {
+            fprintf(stderr, "%s: a message of another size at byte %zu\n", words[number], at);
+            return 2;
         }
         munmap((void *)(uintptr_t)view, length);
         close(file);

@@ -293,7 +293,8 @@ class _StoreWalk:
                 None, lambda: pooling.done() and not pooling.result()[0].certain
             )
             pooled = self._take_queues(*pooling.result())
-            # Two threads must not load at once: Python 3.11 cannot parse in two, as pytest does.
+            # The next lines load, too. Under pytest, which parses modules, Python 3.11 fails if two
+            # threads do so at once.
             loading.result()
         elif self._can_pool and not running:
             pooled = self._take_queues(*self._pool(None))
