@@ -53,6 +53,10 @@ BROKER_SETTINGS: Final = {
     # A batch that is refused is not measured.
     "waitTimeMillsInSendQueue": "10000",
     "waitTimeMillsInPullQueue": "10000",
+    # As many messages a pull, however much the rounds before have stored: the faster broker's old
+    # messages count as on disk, and then eight of them are a page.
+    "maxTransferCountOnMessageInDisk": "32",
+    "maxTransferBytesOnMessageInDisk": "262144",
 }
 
 
