@@ -394,6 +394,7 @@ static int handle_frame(rmq_core *core, int64_t peer, const uint8_t *frame, int6
 {
     const rmq_request *const request = &model->request;
 
+    core->peers[peer].filters = 0;
     if (!rmq_read_request(frame, length, model) || (request->flag & ~RMQ_FLAG_ONEWAY) != 0)
         return RMQ_NEEDS_PYTHON;
     if (request->code == 11)

@@ -216,8 +216,8 @@ static void prefetch_properties(const rmq_core *core, const uint8_t *unit, log_p
 
 /* Collect the page that starts at numbers[OFFSET], using only its units, or the properties of their
  * messages if a program decides. Falls back if a unit does not describe a message. */
-static int collect(const rmq_core *core, const int64_t *numbers, const pull_filter *filter, const rmq_queue *queue,
-                   rmq_text topic, page *found)
+static int collect(const rmq_core *core, int64_t peer, const int64_t *numbers, const pull_filter *filter,
+                   const rmq_queue *queue, rmq_text topic, page *found)
 {
     const int64_t end = queue->state[RMQ_QUEUE_END], position = numbers[OFFSET] * UNIT_SIZE;
     int64_t window = numbers[COUNT] > WINDOW_UNITS ? numbers[COUNT] : WINDOW_UNITS;
@@ -232,9 +232,15 @@ static int collect(const rmq_core *core, const int64_t *numbers, const pull_filt
     if (unit == NULL)
         return RMQ_NEEDS_PYTHON;
     found->bytes = found->count = 0;
-    int64_t scanned = 0;
+    const int64_t share = filter->program == NULL ? units : 1 + core->scan_work_max / filter->program->unit_cost;
+    int64_t scanned = 0, share_end = share;
     log_piece last = {NULL, 0, 0};
     for (; scanned < units; scanned++, unit += UNIT_SIZE) {
+        if (scanned == share_end) {
+            if (rmq_is_another_ready(core, peer))
+                break;
+            share_end += share;
+        }
         const int64_t offset = rmq_load_long(unit), size = rmq_load_int(unit + 8);
         if (is_full(core, found, numbers[COUNT], size, offset < core->confirm_offset - core->memory_distance))
             break;
@@ -369,6 +375,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice
         || !choose_filter(core, request->texts, numbers, reader, &filter)
         || (is_first && !rmq_is_authorized(core, request, (rmq_slice){NULL, 0}, reader->accounts)))
         return RMQ_NEEDS_PYTHON;
+    core->peers[peer].filters = filter.program != NULL;
     const rmq_topic *const topic = &core->topics[reader->topic];
     if (numbers[QUEUE_ID] >= topic->queue_count || topic->queues[numbers[QUEUE_ID]] < 0)
         return RMQ_NEEDS_PYTHON;
@@ -391,7 +398,7 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice
         found.next_offset = end;
     } else if (is_first && filter.program != NULL && core->scan_work >= core->scan_work_max) {
         return -RMQ_OUT_SHARE;
-    } else if (!collect(core, numbers, &filter, queue, request->texts[PULL_TOPIC], &found)
+    } else if (!collect(core, peer, numbers, &filter, queue, request->texts[PULL_TOPIC], &found)
                || !all_match_units(&found, request->texts[PULL_TOPIC], numbers[QUEUE_ID])) {
         return RMQ_NEEDS_PYTHON;
     } else if (found.count == 0) {

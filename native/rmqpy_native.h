@@ -302,6 +302,7 @@ typedef struct {
     int32_t no_pull;  /* the port does not serve pulls */
     int32_t queued;   /* Python has bytes queued for it, which no reply may overtake */
     int32_t excluded; /* rmq_receive_ready leaves it to Python, which keeps bytes for its next read */
+    int32_t filters;  /* its last request was a pull with an SQL92 filter */
     uint8_t ip[16];
     int32_t generation; /* differs for each connection that has had this number */
     int32_t last_outgoing; /* in rmq_send: the last entry for it so far, counted from 1; 0: none */
@@ -509,7 +510,9 @@ typedef struct {
     int64_t commit_capacity, commit_count;
     rmq_returned *returned; /* since Python last collected them */
     int64_t returned_capacity, returned_count;
-    int64_t scan_work, scan_work_max; /* the work of SQL92 filters in this turn, in steps; pulls beyond the limit wait */
+    /* The work of SQL92 filters in this turn, in steps. Pulls beyond the limit wait; a pull ends after so much work
+     * if another connection is ready. */
+    int64_t scan_work, scan_work_max;
     int64_t *touched; /* readers with counts that Python has not collected yet; capacity for every reader */
     int64_t touched_count;
     /* Access control. */
@@ -537,7 +540,8 @@ enum rmq_status {
     RMQ_NONE_LEFT  /* rmq_receive_ready: all ready connections have been handled */
 };
 
-/* Answer the frames of `in` up to the first one that needs Python. Uses no socket and no file. */
+/* Answer the frames of `in` up to the first one that needs Python. Uses no file, and of the sockets only
+ * whether one is readable. */
 int rmq_feed(rmq_core *core, int64_t peer);
 
 /* Receive into `in` after the `buffered` bytes that it already holds, then feed. */
@@ -547,6 +551,10 @@ int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered);
  * any other status is returned, and belongs to the connection before ready_next. Then call again.
  * Connections are polled only if `is_start` is set, so each has one turn. */
 int rmq_receive_ready(rmq_core *core, int is_start);
+
+/* Return whether a watched connection other than `peer` is readable, or still has to be handled. Those
+ * that filter do not count. */
+int rmq_is_another_ready(const rmq_core *core, int64_t peer);
 
 /* Add a connection to `ready_fd`, which the first call opens, or remove it. Returns 0 or errno;
  * ENOSYS without epoll. */

@@ -11,6 +11,7 @@
 #include "rmqpy_native.h"
 
 #define PARTS_MAX 64 /* entries that one call sends */
+#define READY_MAX 64 /* connections that are asked for before a pull goes on */
 
 int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered)
 {
@@ -58,6 +59,20 @@ int rmq_receive_ready(rmq_core *core, int is_start)
     return RMQ_NONE_LEFT;
 }
 
+int rmq_is_another_ready(const rmq_core *core, int64_t peer)
+{
+    struct epoll_event found[READY_MAX];
+
+    for (int i = core->ready_next; i < core->ready_count; i++)
+        if (!core->peers[core->ready[i]].filters)
+            return 1;
+    const int count = core->ready_fd < 0 ? 0 : epoll_wait(core->ready_fd, found, READY_MAX, 0);
+    for (int i = 0; i < count; i++)
+        if (found[i].data.u32 != (uint32_t)peer && !core->peers[found[i].data.u32].filters)
+            return 1;
+    return 0;
+}
+
 int rmq_watch(rmq_core *core, int64_t peer, int enable)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)peer};
@@ -75,6 +90,13 @@ int rmq_receive_ready(rmq_core *core, int is_start)
     (void)core;
     (void)is_start;
     return RMQ_NONE_LEFT;
+}
+
+int rmq_is_another_ready(const rmq_core *core, int64_t peer)
+{
+    (void)core;
+    (void)peer;
+    return 0;
 }
 
 int rmq_watch(rmq_core *core, int64_t peer, int enable)

@@ -234,6 +234,7 @@ static test_broker *new_broker(int dledger, int small)
     core->far_bytes = 2000;
     core->far_count = 3;
     core->scan_work_max = small ? 100 : 4000;
+    core->ready_fd = -1;
     core->commit_capacity = small ? 1 : 8;
     core->commits = allocate((size_t)core->commit_capacity * sizeof(rmq_offset_commit));
     core->returned_capacity = small ? 1 : 4;

@@ -24,6 +24,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Protocol, cast
 
 from attrs import field
@@ -210,15 +211,12 @@ class LoopTurns:
                 self._take_over_found()
         self._scheduled = False
         written, self._written = self._written, []
-        held, self._held = self._held, {}
+        # Those of which no request was handled in this turn come first in the next one.
+        held, self._held = sorted(self._held, key=attrgetter("served")), {}
         for connection in written:
             self._guard(connection.flush)
         for connection in held:
             self._guard(connection.turn_over)
-        for connection in held:
-            if connection.served and connection in self._held:  # others come first in the next turn
-                del self._held[connection]
-                self._held[connection] = None
 
     def _take_over_found(self) -> None:
         assert self.found is not None
@@ -267,7 +265,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     _reading: bool = True
     _postponed: Sequence[RemotingCommand] = ()
     served: bool = False
-    """True if postponed requests were handled in the last turn."""
+    """True if requests that had waited were handled in the last turn."""
     _swept_bytes: int = 0
 
     # -- Channel

@@ -263,6 +263,9 @@ class FallbackPollSet:
                 return status
         return FeedStatus.NONE_LEFT
 
+    def is_another_ready(self, number: int) -> bool:
+        return True
+
     @property
     def stopped_at(self) -> int:
         return self._found[self._next - 1]

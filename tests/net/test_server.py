@@ -143,7 +143,8 @@ def test_postponed_requests_keep_their_order_and_let_others_pass(
         assert handler.turns - turns < 20, "the other peer waited for the postponed requests"
         answers = await slow.read(100)
         assert [each.opaque for each in answers] == list(range(100))
-        assert handler.turns >= 100
+        # A feed hands back 64 frames at once; the next ones begin in the turn of the last of these.
+        assert handler.turns >= 99
         slow.writer.write(frame()[9:] + frame(opaque=7))
         answers = await slow.read(102)
         assert [each.opaque for each in answers[100:]] == [1, 7]

@@ -52,6 +52,12 @@ class EpollSet:
         """
         self._core.peers[number].excluded = is_excluded
 
+    def is_another_ready(self, number: int) -> bool:
+        """Return whether a connection other than this one is readable, or still has to be handled
+        by ``receive``.
+        """
+        return bool(lib.rmq_is_another_ready(self._core, number))
+
     @property
     def stopped_at(self) -> int:
         """The connection at which ``receive`` stopped last."""

@@ -78,6 +78,12 @@ class PollSet(Protocol):
         """
         ...
 
+    def is_another_ready(self, number: int) -> bool:
+        """Return whether a connection other than this one is readable, or still has to be handled
+        by ``receive``.
+        """
+        ...
+
     @property
     def stopped_at(self) -> int:
         """The number of the connection that ``receive`` handled last."""

@@ -44,6 +44,12 @@ class FeedOwner(Protocol):
     def end_turn_early(self) -> None:
         """Commit and send the replies now, because the feed's reply buffer is full."""
 
+    def may_exceed_share(self, number: int) -> bool:
+        """Return whether this connection, which has its share of the turn, may go on nevertheless.
+        Its replies are sent before.
+        """
+        ...
+
 
 ZEROS: Final = memoryview(bytes(FEED_BYTES))
 SPARE_COUNT_MAX: Final = 4
@@ -138,6 +144,7 @@ class FeedReader:
         """Continue until the buffer is used up. ``status`` is the last status of the feed."""
         feed, connection = self.owner.feed, self.connection
         while status > FeedStatus.PARTIAL:
+            has_share = False
             if status == FeedStatus.FALLBACK:
                 self._fall_back()
             elif status in (FeedStatus.ROLL, FeedStatus.COMMIT):
@@ -145,13 +152,16 @@ class FeedReader:
             elif status == FeedStatus.OUT_FULL:
                 self.owner.end_turn_early()
             elif status == FeedStatus.OUT_SHARE:
-                connection.wait_for_turn()
+                has_share = not self.owner.may_exceed_share(self.number)
+                if has_share:
+                    connection.served = feed.advanced
+                    connection.wait_for_turn()
             else:
                 assert status == FeedStatus.BAD_FRAME, status
                 self._refuse(feed.rest()[: LENGTH_BYTES + WORD_BYTES])
             if self.number < 0 or connection.closed:
                 return
-            if connection.postponing or status == FeedStatus.OUT_SHARE:  # the remaining bytes wait
+            if connection.postponing or has_share:  # the remaining bytes wait
                 status = FeedStatus.PARTIAL if feed.rest() else FeedStatus.DONE
                 break
             status = feed.resume(self.number)

@@ -92,6 +92,18 @@ class FastServer(RemotingServer):
         self._handler.turn_ended()
         self.feed.refresh()
 
+    def may_exceed_share(self, number: int) -> bool:
+        """Return whether a connection may go on because no other one waits. Its replies are sent
+        before. A send therefore waits for one pull with an expensive filter, not for several.
+        """
+        ready = self._ready
+        return (
+            ready is not None
+            and self._scheduler.monotonic_ms() - self.now_ms < AGAIN_MS
+            and not ready.is_another_ready(number)
+            and ready.flush_replies_early()
+        )
+
     def watch(self, transport: FastTransport, number: int) -> None:
         """Notify a transport when it is readable. Raises OSError."""
         if self._ready is None:
@@ -206,6 +218,7 @@ class FastTransport(asyncio.Transport):
         "_reader",
         "_server",
         "_sock",
+        "_watched",
         "_writing",
         "connection",
         "fd",
@@ -224,16 +237,14 @@ class FastTransport(asyncio.Transport):
         self._reader = FeedReader(server, connection)
         self._buffer = bytearray()
         self._high = self._low = 0
-        self._paused = self._closing = self._writing = False
+        self._paused = self._watched = self._closing = self._writing = False
 
     def start(self) -> None:
         """Start reading, unless the connection was rejected."""
         if self._closing:
             return
         self._reader.attach(self, self.fd)
-        self._paused = True  # a connection that cannot be watched must not be unwatched
-        self._server.watch(self, self._reader.number)
-        self._paused = False
+        self._watch()
 
     # -- Channel, for the replies of PendingReplies
 
@@ -303,16 +314,17 @@ class FastTransport(asyncio.Transport):
         self._wait_until_writable()
 
     def pause_reading(self) -> None:
-        if not self._paused and not self._closing:
-            self._paused = True
-            self._server.unwatch(self, self._reader.number)
+        self._paused = True
+        self._unwatch()
 
     def resume_reading(self) -> None:
-        if self._paused and not self._closing:
-            self._paused = False
-            self._server.watch(self, self._reader.number)
-            if self._reader.rest:
-                self._loop.call_soon(self._take_again)
+        """Handle the bytes that were kept, before this or another connection is read."""
+        self._paused = False
+        if self._reader.rest:
+            self._reader.take_again()
+            self.choose_reader()
+        if not (self._paused or self._closing or self._watched):
+            self._watch()
 
     def close(self) -> None:
         if self._closing:
@@ -427,10 +439,14 @@ class FastTransport(asyncio.Transport):
         self._reader.continue_large()
         return FeedStatus.DONE
 
-    def _take_again(self) -> None:
-        if not (self._paused or self._closing):
-            self._reader.take_again()
-            self.choose_reader()
+    def _watch(self) -> None:
+        self._server.watch(self, self._reader.number)
+        self._watched = True
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
+            self._server.unwatch(self, self._reader.number)
 
     def _stop(self, status: int) -> None:
         if status == FeedStatus.CLOSED:
@@ -482,8 +498,7 @@ class FastTransport(asyncio.Transport):
     def _stop_reading(self) -> None:
         self._closing = True
         if self._reader.number >= 0:
-            if not self._paused:
-                self._server.unwatch(self, self._reader.number)
+            self._unwatch()
             self._server.forget(self._reader.number)
             self._reader.detach()
 

@@ -20,6 +20,7 @@ from rmqpy.codec.scan import scan_records
 from rmqpy.config.security import TlsMode
 from rmqpy.net.connection import ConnectionLimits
 from rmqpy.net.loop import AsyncioScheduler, run
+from rmqpy.net.server import feed_server
 from rmqpy.net.server.feed_api import FEED_BYTES, FeedStatus
 from rmqpy.net.server.feed_reader import SPARE_COUNT_MAX
 from rmqpy.net.server.feed_server import FastServer
@@ -63,9 +64,14 @@ def send(opaque: int, queue_id: int = 0, body: bytes = b"x" * 100, binary: bool 
     )
 
 
-def pull(opaque: int, offset: int, queue_id: int = 0) -> bytes:
-    fields = {**PULL_FIELDS, "queueId": str(queue_id), "queueOffset": str(offset)}
+def pull(opaque: int, offset: int, queue_id: int = 0, **others: str) -> bytes:
+    fields = {**PULL_FIELDS, "queueId": str(queue_id), "queueOffset": str(offset), **others}
     return encode_command(RemotingCommand(11, opaque, ext_fields=fields))
+
+
+def expensive_pull(opaque: int) -> bytes:
+    """A pull that uses the share of filters in a turn, if there are some hundred messages."""
+    return pull(opaque, 0, subscription="c = 1", expressionType="SQL92")
 
 
 WAYS = ["off-own", "auto-own", "off-asyncio", "auto-asyncio", "off-tls", "auto-tls"]
@@ -287,6 +293,53 @@ def test_a_turn_ends_even_if_pulls_never_stop(
         assert 0 < calls < 1_000_000
 
     serving(main)
+
+
+async def make_ready_for_filters(client: Client) -> None:
+    client.writer.write(b"".join(send(n) for n in range(400)))
+    await client.read(400)
+    client.writer.write(expensive_pull(0))
+    await client.read(1)
+
+
+@pytest.mark.parametrize(("patience_ms", "turns"), [(0, 9), (60_000, 1)])
+@SET_WAYS
+def test_filters_exceed_their_share_of_a_turn_while_nobody_else_waits(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch, patience_ms: int, turns: int
+) -> None:
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        if server.feed.ready is None:
+            pytest.skip("no epoll here")
+        client = await connect()
+        await make_ready_for_filters(client)
+        monkeypatch.setattr(feed_server, "AGAIN_MS", patience_ms)
+        await asyncio.sleep(0)
+        before = server.turns.number
+        client.writer.write(b"".join(expensive_pull(n) for n in range(9)))
+        await client.read(9)
+        assert turns <= server.turns.number - before + 1 <= turns + 1
+
+    serving(main, enable_property_filter=True)
+
+
+@pytest.mark.parametrize("serving", ["off-own", "auto-own", "off-asyncio"], indirect=True)
+def test_filters_of_all_connections_have_their_turn(
+    serving: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_server, "AGAIN_MS", 0)
+
+    async def main(connect: Connect, harness: BrokerHarness, server: FastServer) -> None:
+        greedy, modest = await connect(), await connect()
+        await make_ready_for_filters(greedy)
+        greedy.writer.write(b"".join(expensive_pull(n) for n in range(200)))
+        await greedy.read(1)
+        before = server.turns.number
+        modest.writer.write(expensive_pull(0))
+        await modest.read(1)
+        assert server.turns.number - before < 100
+        await greedy.read(199)
+
+    serving(main, enable_property_filter=True)
 
 
 @pytest.mark.slow

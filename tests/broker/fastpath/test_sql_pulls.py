@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from attrs import evolve
 from harness.broker import response_bodies
 from harness.fastpath import BrokerPair, MakeBrokerPair
 
+from rmqpy.broker.fastpath.poller import CAN_WATCH
 from rmqpy.broker.filter.sql_program import UNITS_MIN, WORK_MAX
 from rmqpy.codec.message import BatchItem, encode_batch_body
 from rmqpy.net.server.feed_api import FeedStatus
@@ -189,6 +191,32 @@ def test_filters_have_their_share_of_a_turn(pair: MakeBrokerPair) -> None:
     assert not rest
     fast.end_turn()
     assert len(fast.channels[0].take()) == 9 + 1
+
+
+@pytest.mark.skipif(not CAN_WATCH, reason="this system has no epoll")
+def test_a_pull_ends_after_its_share_if_another_connection_waits(pair: MakeBrokerPair) -> None:
+    _, fast = both = pair(**SETTINGS)
+    fill(both, 1_000)
+    pull(both, subscription="c = 1")
+    ready = fast.feed.ready
+    assert ready is not None
+    command = fast.harness.pull_command(sys_flag=4, subscription="c = 1", expression_type="SQL92")
+
+    def examined() -> int:
+        fast.receive(0, encode_command(command))
+        fast.end_turn()
+        (answer,) = fast.channels[0].take()
+        return int(answer.ext_fields["nextBeginOffset"])
+
+    near, far = socket.socketpair()
+    with near, far:
+        number = fast.feed.attach(fast.channels[0], far.fileno())
+        ready.watch(number, True)
+        assert examined() == 800
+        near.send(b"x")
+        assert 100 < examined() < 300
+        fast.feed.core.peers[number].filters = 1
+        assert examined() == 800
 
 
 def test_retries_are_filtered_by_their_original_topic(
