@@ -9,6 +9,7 @@
 #define NAME_VALUE_SEPARATOR 1
 #define PROPERTY_SEPARATOR 2
 #define REPLACEMENT 0xFFFDu
+#define FORM_BLOCK 64
 
 #if defined(__SSE2__)
 /* Return a bit for each of sixteen bytes that is `target`. */
@@ -151,6 +152,37 @@ int rmq_find_properties(rmq_slice raw, const uint8_t *limit, rmq_known_propertie
     else if (name < end)
         faults = 1;
     return (faults == 0 ? RMQ_WELL_FORMED : 0) | (non_ascii == 0 ? RMQ_ASCII : 0);
+}
+
+void rmq_note_form(rmq_slice raw, rmq_properties_form *form)
+{
+    int in_name = 1;
+
+    memset(form, 0, sizeof *form);
+    form->length = raw.length;
+    for (size_t i = 0; i < raw.length && i < RMQ_FORM_BYTES_MAX; i++) {
+        const int is_separator = raw.at[i] == NAME_VALUE_SEPARATOR || raw.at[i] == PROPERTY_SEPARATOR;
+        *(in_name || is_separator ? &form->fixed[i] : &form->free[i]) = 0xFF;
+        if (is_separator)
+            in_name = raw.at[i] == PROPERTY_SEPARATOR;
+    }
+}
+
+int rmq_has_form(const uint8_t *raw, const uint8_t *model, const rmq_properties_form *form, const uint8_t *limit)
+{
+    uint8_t faults = 0;
+
+    if (form->length > RMQ_FORM_BYTES_MAX)
+        return 0;
+    for (size_t at = 0; at < form->length; at += FORM_BLOCK, raw += FORM_BLOCK, model += FORM_BLOCK) {
+        if (limit - raw < FORM_BLOCK)
+            return 0;
+        for (size_t i = 0; i < FORM_BLOCK; i++) {
+            const uint8_t is_separator = raw[i] == NAME_VALUE_SEPARATOR || raw[i] == PROPERTY_SEPARATOR ? 0xFF : 0;
+            faults |= ((raw[i] ^ model[i]) & form->fixed[at + i]) | (is_separator & form->free[at + i]);
+        }
+    }
+    return faults == 0;
 }
 
 /* Of equal names, keeps the first position and the last value, like rmqpy/codec/properties.py. */

@@ -1299,6 +1299,19 @@ typedef struct {
  * the form. Bytes before `limit` may be read, whatever they are. */
 int rmq_find_properties(rmq_slice raw, const uint8_t *limit, rmq_known_properties *known);
 
+/* Which bytes of raw properties belong to names or are separators, and which are the others: 0xFF each. */
+#define RMQ_FORM_BYTES_MAX 256
+typedef struct {
+    uint8_t fixed[RMQ_FORM_BYTES_MAX], free[RMQ_FORM_BYTES_MAX];
+    size_t length;
+} rmq_properties_form;
+
+void rmq_note_form(rmq_slice raw, rmq_properties_form *form);
+
+/* Return whether properties of the same length differ from `model`, which has the form, only in their values. If so,
+ * rmq_find_properties finds the same ones at the same places. Bytes before `limit` may be read; the model comes first. */
+int rmq_has_form(const uint8_t *raw, const uint8_t *model, const rmq_properties_form *form, const uint8_t *limit);
+
 /* Positions and lengths of the variable parts of a record, counted from the start of the view. */
 typedef struct {
     size_t start, size, head_size, body_length;

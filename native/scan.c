@@ -9,11 +9,16 @@
 #define PREFETCH_FRAME_MAX 1024u /* of larger frames, most is never read */
 #define FRAME_HEAD 8u /* size and magic, the same for records, entries, and fillers */
 
+#define OTHER_FORMS_MAX 4 /* records of the same lengths but other properties, after which a scan compares no more */
+
+/* The record before, and what follows from it for one of the same lengths, topic, and names of properties. */
 typedef struct {
-    const uint8_t *name; /* NULL: none yet */
-    size_t length;
-    uint32_t hash;
-} last_topic;
+    rmq_record_places places; /* size 0: none yet */
+    rmq_known_properties found;
+    rmq_properties_form form;
+    int has_form, other_forms;
+    uint32_t topic_hash;
+} last_record;
 
 /* Integer.parseInt for ASCII digits; 0 if Java would throw. */
 static int64_t parse_int(rmq_slice text)
@@ -79,24 +84,75 @@ enum rmq_stop rmq_measure_record(const uint8_t *view, size_t start, size_t rest,
     return RMQ_END;
 }
 
-/* Hash the topic of a record; mostly it is that of the record before. */
-static uint32_t hash_topic(const uint8_t *topic, size_t length, last_topic *last)
+static rmq_slice properties_of(const rmq_scan_state *state, const rmq_record_places *places)
 {
-    if (last->name == NULL || last->length != length || !rmq_bytes_equal(last->name, topic, length))
-        *last = (last_topic){topic, length, rmq_java_hash(0, topic, length)};
-    return last->hash;
+    return (rmq_slice){state->view + places->properties, places->properties_length};
 }
 
-static void fill_row(const rmq_scan_state *state, const rmq_record_places *places, last_topic *last, int64_t *row)
+static void shift(rmq_slice *found, size_t step)
 {
+    if (found->at != NULL)
+        found->at += step;
+}
+
+/* If the record at `start` has the lengths, the topic, and the names of properties of the one before, so that all checks
+ * have the same results, take its places and properties from there. */
+static int repeat_last(const rmq_scan_state *state, size_t start, size_t rest, last_record *last)
+{
+    rmq_record_places *const places = &last->places;
+    const uint8_t *const record = state->view + start, *const model = state->view + places->start;
+
+    /* The size and the magic, the flags that change the head, the length of the body, and what precedes the properties. */
+    const size_t body_end = places->head_size + places->body_length;
+    if (places->size == 0 || places->size > rest || !rmq_words_equal(record, model)
+        || rmq_load32(record + 36) != rmq_load32(model + 36)
+        || rmq_load32(record + places->head_size - 4) != rmq_load32(model + places->head_size - 4)
+        || !rmq_bytes_equal(record + body_end, model + body_end, places->size - places->properties_length - body_end))
+        return 0;
+    if (!state->skip_properties) {
+        if (last->other_forms == OTHER_FORMS_MAX)
+            return 0;
+        if (!last->has_form)
+            rmq_note_form(properties_of(state, places), &last->form);
+        last->has_form = 1;
+        if (!rmq_has_form(record + places->size - places->properties_length, state->view + places->properties, &last->form,
+                          state->view + state->length)) {
+            last->other_forms++;
+            return 0;
+        }
+    }
+    const size_t step = start - places->start;
+    places->start = start;
+    places->topic += step;
+    places->properties += step;
+    shift(&last->found.tags, step);
+    shift(&last->found.delay, step);
+    shift(&last->found.uniq_key, step);
+    shift(&last->found.keys, step);
+    return 1;
+}
+
+/* Read a record whose places are known. */
+static void read_record(const rmq_scan_state *state, last_record *last)
+{
+    const rmq_record_places *const places = &last->places;
+
+    last->has_form = 0;
+    last->found = (rmq_known_properties){{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
+    if (!state->skip_properties)
+        rmq_find_properties(properties_of(state, places), state->view + state->length, &last->found);
+    if (last->found.uniq_key.at != NULL)
+        last->topic_hash = rmq_java_hash(0, state->view + places->topic, places->topic_length);
+}
+
+static void fill_row(const rmq_scan_state *state, const last_record *last, int64_t *row)
+{
+    const rmq_record_places *const places = &last->places;
+    const rmq_known_properties *const found = &last->found;
     const uint8_t *const record = state->view + places->start;
     const int32_t sys_flag = rmq_load_int(record + 36);
     const size_t store_timestamp = 56u + ((sys_flag & RMQ_BORN_HOST_V6) ? RMQ_HOST_V6_EXTRA : 0u);
-    rmq_known_properties found = {{NULL, 0}, {NULL, 0}, {NULL, 0}, {NULL, 0}};
 
-    if (!state->skip_properties)
-        rmq_find_properties((rmq_slice){state->view + places->properties, places->properties_length},
-                            state->view + state->length, &found);
     row[RMQ_OFFSET] = state->base_offset + (int64_t)places->start;
     row[RMQ_FRAME_OFFSET] = row[RMQ_OFFSET];
     row[RMQ_SIZE] = (int64_t)places->size;
@@ -109,38 +165,38 @@ static void fill_row(const rmq_scan_state *state, const rmq_record_places *place
     row[RMQ_STORE_TIMESTAMP] = rmq_load_long(record + store_timestamp);
     row[RMQ_RECONSUME_TIMES] = rmq_load_int(record + places->head_size - 16);
     row[RMQ_PREPARED_TRANSACTION_OFFSET] = rmq_load_long(record + places->head_size - 12);
-    row[RMQ_TAGS_CODE] = (int32_t)rmq_java_hash(0, found.tags.at, found.tags.length);
-    row[RMQ_DELAY_LEVEL] = parse_int(found.delay);
+    row[RMQ_TAGS_CODE] = (int32_t)rmq_java_hash(0, found->tags.at, found->tags.length);
+    row[RMQ_DELAY_LEVEL] = parse_int(found->delay);
     row[RMQ_TOPIC_POSITION] = (int64_t)places->topic;
     row[RMQ_TOPIC_LENGTH] = (int64_t)places->topic_length;
     row[RMQ_PROPERTIES_POSITION] = (int64_t)places->properties;
     row[RMQ_PROPERTIES_LENGTH] = (int64_t)places->properties_length;
-    row[RMQ_UNIQ_KEY_HASH] = found.uniq_key.at
-        ? rmq_index_key_hash(hash_topic(state->view + places->topic, places->topic_length, last), found.uniq_key.at,
-                             found.uniq_key.length) : -1;
-    row[RMQ_KEYS_POSITION] = found.keys.at ? found.keys.at - state->view : 0;
-    row[RMQ_KEYS_LENGTH] = (int64_t)found.keys.length;
+    row[RMQ_UNIQ_KEY_HASH] = found->uniq_key.at
+        ? rmq_index_key_hash(last->topic_hash, found->uniq_key.at, found->uniq_key.length) : -1;
+    row[RMQ_KEYS_POSITION] = found->keys.at ? found->keys.at - state->view : 0;
+    row[RMQ_KEYS_LENGTH] = (int64_t)found->keys.length;
     row[RMQ_ENTRY_INDEX] = -1;
     row[RMQ_TERM] = -1;
 }
 
-static enum rmq_stop scan_record(const rmq_scan_state *state, size_t start, size_t rest, last_topic *last, int64_t *row)
+static enum rmq_stop scan_record(const rmq_scan_state *state, size_t start, size_t rest, last_record *last, int64_t *row)
 {
-    rmq_record_places places;
-    const enum rmq_stop stop = rmq_measure_record(state->view, start, rest, &places);
-
-    if (stop != RMQ_END)
-        return stop;
-    if (state->check_crc && places.body_length > 0) {
+    if (!repeat_last(state, start, rest, last)) {
+        const enum rmq_stop stop = rmq_measure_record(state->view, start, rest, &last->places);
+        if (stop != RMQ_END)
+            return stop;
+        read_record(state, last);
+    }
+    if (state->check_crc && last->places.body_length > 0) {
         const uint8_t *const record = state->view + start;
-        if (rmq_crc32(record + places.head_size, places.body_length) != rmq_load32(record + 8))
+        if (rmq_crc32(record + last->places.head_size, last->places.body_length) != rmq_load32(record + 8))
             return RMQ_BAD_CRC;
     }
-    fill_row(state, &places, last, row);
+    fill_row(state, last, row);
     return RMQ_END;
 }
 
-static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, last_topic *last, int64_t *row, size_t *frame_size)
+static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, last_record *last, int64_t *row, size_t *frame_size)
 {
     const size_t rest = state->length - state->position;
     const uint8_t *const record = state->view + state->position;
@@ -156,7 +212,7 @@ static enum rmq_stop scan_classic_frame(const rmq_scan_state *state, last_topic 
     return scan_record(state, state->position, rest, last, row);
 }
 
-static enum rmq_stop scan_entry(const rmq_scan_state *state, last_topic *last, int64_t *row, size_t *frame_size)
+static enum rmq_stop scan_entry(const rmq_scan_state *state, last_record *last, int64_t *row, size_t *frame_size)
 {
     const size_t rest = state->length - state->position;
     const uint8_t *const entry = state->view + state->position;
@@ -215,8 +271,10 @@ static void prefetch_ahead(const rmq_scan_state *state, size_t frame_size)
 
 enum rmq_stop rmq_scan(rmq_scan_state *state)
 {
-    last_topic last = {NULL, 0, 0};
+    last_record last;
 
+    last.places.size = 0;
+    last.has_form = last.other_forms = 0;
     state->count = 0;
     state->position = 0;
     while (state->position < state->length) {

@@ -8,9 +8,11 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,6 +132,64 @@ def test_scans_are_equal_after_damage(some: list[OutgoingMessage], data: st.Data
     assert_same_scan(raw, 0, dledger)
     assert_same_scan(raw[:cut], 0, dledger)
     assert_same_scan(raw, 0, dledger, limit=2)
+
+
+ONE_LENGTH = [
+    f"{first}\x01{value}\x02{second}\x01b b{end}".encode()
+    for first, value, second, end in product(
+        ["TAGS", "KEYS", "TAG", "\x02AGS"],
+        ["aaa", "a\x01a", "a\x02a", "aa"],
+        ["KEYS", "TAGS"],
+        ["", "\x02"],
+    )
+]
+"""Properties, many of one length, that differ in names, values, or separators."""
+
+
+@given(st.lists(st.sampled_from(ONE_LENGTH), max_size=12))
+@settings(max_examples=300)
+def test_scans_of_records_with_properties_of_one_length_are_equal(some: list[bytes]) -> None:
+    draft = OutgoingMessage(
+        topic=b"T",
+        queue_id=0,
+        body=b"",
+        properties=b"",
+        born_timestamp_ms=0,
+        born_host=(bytes(4), 0),
+        store_host=(bytes(4), 0),
+    )
+    records = [message.encode_message(evolve(draft, properties=raw)) for raw in some]
+    assert_same_scan(b"".join(records) + bytes(64), 0, dledger=False)
+
+
+CHANGED_BYTES = st.sampled_from([0, 1, 2, 0x53, 0x80]) | st.integers(0, 255)
+
+
+@given(
+    drafts(),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.integers(-60, 100), CHANGED_BYTES)),
+    st.data(),
+)
+@settings(max_examples=300)
+def test_scans_of_records_that_differ_in_one_byte_are_equal(
+    draft: OutgoingMessage, times: int, changes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """C takes from the record before what is at the same place."""
+    properties = b"\x02".join([draft.properties] * times)
+    record = bytes(message.encode_message(evolve(draft, properties=properties)))
+    frames = []
+    for place, value in [(0, record[0]), *changes]:
+        changed = bytearray(record)
+        changed[place % len(record)] = value
+        frames += [bytes(changed), record]
+    tail = bytes(data.draw(st.integers(0, 80)))
+    assert_same_scan(b"".join(frames) + tail, 0, dledger=False)
+    entries = (
+        encode_entry_header(5 + number, 2, number * (len(record) + 48), len(record)) + frame
+        for number, frame in enumerate(frames)
+    )
+    assert_same_scan(b"".join(entries) + tail, 0, dledger=True)
 
 
 @given(st.binary(max_size=400), st.booleans())
