@@ -104,7 +104,11 @@ class Bench:
             if request.finish is not None:
                 for server in servers.values():
                     request.finish(server.stored)
-            log(f"  {line_of(request.name, self.results[request.name])}")
+            results = self.results[request.name]
+            log(f"  {line_of(request.name, results)}")
+            sizes = answer_sizes(results)
+            if max(sizes.values()) > 2 * min(sizes.values()):
+                log(f"  {request.name}: not comparable, the answers have {sizes} bytes")
 
     def _load(self, request: Request, server: Server, *, warm: bool) -> dict[str, Any] | None:
         options = self.options
@@ -157,6 +161,14 @@ def line_of(name: str, results: dict[str, list[dict[str, Any]]]) -> str:
     if figures.keys() >= set(KINDS):
         cells.append(f"{figures['rmqpy'][0] / figures['java'][0]:5.2f} x")
     return f"{name:24} " + "   ".join(cells)
+
+
+def answer_sizes(results: dict[str, list[dict[str, Any]]]) -> dict[str, int]:
+    """Return the mean size in bytes of the answers of each kind of server."""
+    return {
+        kind: round(rounds[-1]["received_bytes_per_s"] / rounds[-1]["messages_per_s"])
+        for kind, rounds in results.items()
+    }
 
 
 def medians(results: dict[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
