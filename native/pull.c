@@ -237,7 +237,7 @@ static int collect(const rmq_core *core, int64_t peer, const int64_t *numbers, c
     log_piece last = {NULL, 0, 0};
     for (; scanned < units; scanned++, unit += UNIT_SIZE) {
         if (scanned == share_end) {
-            if (rmq_is_another_ready(core, peer))
+            if (core->log[RMQ_LOG_STAGED] > 0 || rmq_is_another_ready(core, peer))
                 break;
             share_end += share;
         }

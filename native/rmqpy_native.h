@@ -457,8 +457,8 @@ typedef struct {
     rmq_outgoing *outgoing;
     int64_t outgoing_capacity, outgoing_count;
     rmq_peer *peers;
-    /* Connections that were readable at the start of the turn. Those before ready_next have been
-     * handled; one that becomes readable later waits for the next turn. */
+    /* Connections that were readable at the start of the turn, those that filter last. Those before ready_next have
+     * been handled; one that becomes readable later waits for the next turn. */
     int32_t ready[1024];
     int32_t ready_count, ready_next;
     int32_t ready_fd;     /* the epoll descriptor; -1: none */
@@ -511,7 +511,7 @@ typedef struct {
     rmq_returned *returned; /* since Python last collected them */
     int64_t returned_capacity, returned_count;
     /* The work of SQL92 filters in this turn, in steps. Pulls beyond the limit wait; a pull ends after so much work
-     * if another connection is ready. */
+     * if messages are staged, or another connection is ready. */
     int64_t scan_work, scan_work_max;
     int64_t *touched; /* readers with counts that Python has not collected yet; capacity for every reader */
     int64_t touched_count;
@@ -552,8 +552,8 @@ int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered);
  * Connections are polled only if `is_start` is set, so each has one turn. */
 int rmq_receive_ready(rmq_core *core, int is_start);
 
-/* Return whether a watched connection other than `peer` is readable, or still has to be handled. Those
- * that filter do not count. */
+/* Return whether a watched connection other than `peer` is readable, or still has to be handled. Those that
+ * filter do not count. */
 int rmq_is_another_ready(const rmq_core *core, int64_t peer);
 
 /* Add a connection to `ready_fd`, which the first call opens, or remove it. Returns 0 or errno;

@@ -40,8 +40,10 @@ static void poll_ready(rmq_core *core)
     const int count = epoll_wait(core->ready_fd, found, sizeof found / sizeof found[0], 0);
 
     core->ready_next = core->ready_count = 0;
-    for (int i = 0; i < count; i++)
-        core->ready[core->ready_count++] = (int32_t)found[i].data.u32;
+    for (int filters = 0; filters <= 1; filters++)
+        for (int i = 0; i < count; i++)
+            if (core->peers[found[i].data.u32].filters == filters)
+                core->ready[core->ready_count++] = (int32_t)found[i].data.u32;
 }
 
 int rmq_receive_ready(rmq_core *core, int is_start)
@@ -52,6 +54,8 @@ int rmq_receive_ready(rmq_core *core, int is_start)
         const int32_t peer = core->ready[core->ready_next++];
         if (core->peers[peer].fd < 0)
             continue; /* Python has closed it meanwhile */
+        if (core->peers[peer].filters && core->scan_work >= core->scan_work_max)
+            continue; /* it is still readable in the next turn */
         const int status = core->peers[peer].excluded ? RMQ_EXCLUDED : rmq_receive(core, peer, 0);
         if (status != RMQ_DONE)
             return status;

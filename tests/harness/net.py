@@ -141,6 +141,9 @@ class FallbackFeed:
 
     def flush_now(self, number: int) -> None: ...
 
+    def renew_share(self) -> bool:
+        return False
+
     def before_fallback(self) -> None: ...
 
     def after_fallback(self, commands: Sequence[RemotingCommand]) -> None: ...

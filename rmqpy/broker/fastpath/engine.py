@@ -209,6 +209,17 @@ class FastPath:
             self._free += self._ended
             self._ended.clear()
 
+    def renew_share(self) -> bool:
+        """Let the filters of this turn use their share again. Return False if they have not used
+        it, if messages wait for a commit, or if the replies are a connection's share already.
+        """
+        core = self.core
+        is_used = core.scan_work >= core.scan_work_max
+        if not is_used or self._staging.state[STAGED] or core.out_used >= core.out_share:
+            return False
+        core.scan_work = 0
+        return True
+
     def flush_replies_early(self) -> bool:
         """Send the replies and return True if nothing must be committed before, so that the turn
         can continue; otherwise send nothing and return False.
@@ -249,7 +260,7 @@ class FastPath:
         peer.fd = fd
         peer.port = port
         peer.ip_length = len(ip)
-        peer.queued = peer.excluded = 0
+        peer.queued = peer.excluded = peer.filters = 0
         ffi.memmove(peer.ip, ip, len(ip))
         self._channels[number] = channel
         return number

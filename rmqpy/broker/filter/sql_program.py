@@ -31,9 +31,9 @@ WORK_MAX: Final = 51_200
 A pull with an expensive expression therefore examines fewer messages than Java's 800, and the
 consumer continues after them with its next pull.
 """
-WORK_OF_TURN: Final = WORK_MAX // 8
-"""The work after which further pulls wait for the next turn, so that a send waits for one pull of a
-consumer that catches up, not for several.
+WORK_OF_TURN: Final = WORK_MAX // 4
+"""The work after which a pull ends, and further ones wait for the next turn, if another connection
+has a request that is not a pull with a filter.
 """
 
 UNITS_MIN: Final = 16

@@ -45,9 +45,7 @@ class FeedOwner(Protocol):
         """Commit and send the replies now, because the feed's reply buffer is full."""
 
     def may_exceed_share(self, number: int) -> bool:
-        """Return whether this connection, which has its share of the turn, may go on nevertheless.
-        Its replies are sent before.
-        """
+        """Return whether this connection, which has its share of the turn, may go on."""
         ...
 
 

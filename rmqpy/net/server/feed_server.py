@@ -93,15 +93,13 @@ class FastServer(RemotingServer):
         self.feed.refresh()
 
     def may_exceed_share(self, number: int) -> bool:
-        """Return whether a connection may go on because no other one waits. Its replies are sent
-        before. A send therefore waits for one pull with an expensive filter, not for several.
-        """
+        """Return whether a connection may go on, because no other one waits."""
         ready = self._ready
         return (
             ready is not None
             and self._scheduler.monotonic_ms() - self.now_ms < AGAIN_MS
             and not ready.is_another_ready(number)
-            and ready.flush_replies_early()
+            and self.feed.renew_share()
         )
 
     def watch(self, transport: FastTransport, number: int) -> None:

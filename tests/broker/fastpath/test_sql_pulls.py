@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,9 @@ from rmqpy.remoting.frame import encode_command
 from rmqpy.testing.memory_channel import MemoryChannel
 
 PULL = 11
+SHARE_MIN, SHARE_MAX = 300, 500
+"""Limits of the messages that are the share of the pulls of these tests in a turn."""
+
 SETTINGS: dict[str, Any] = {
     "enable_property_filter": True,
     "mapped_file_size_consume_queue": 20 * 4_000,
@@ -214,9 +218,63 @@ def test_a_pull_ends_after_its_share_if_another_connection_waits(pair: MakeBroke
         ready.watch(number, True)
         assert examined() == 800
         near.send(b"x")
-        assert 100 < examined() < 300
+        assert SHARE_MIN < examined() < SHARE_MAX
         fast.feed.core.peers[number].filters = 1
         assert examined() == 800
+
+
+def test_a_pull_ends_after_its_share_if_a_message_is_staged(pair: MakeBrokerPair) -> None:
+    _, fast = both = pair(**SETTINGS)
+    fill(both, 1_000)
+    pull(both, subscription="c = 1")
+    command = fast.harness.pull_command(sys_flag=4, subscription="c = 1", expression_type="SQL92")
+    send = fast.harness.send_command(encode_batch_body([BatchItem(0, b"", b"")]), batch=True)
+    fast.receive(0, encode_command(send) + encode_command(command))
+    fast.end_turn()
+    examined = [
+        int(answer.ext_fields["nextBeginOffset"])
+        for answer in fast.channels[0].take()
+        if "nextBeginOffset" in answer.ext_fields
+    ]
+    assert len(examined) == 1 and SHARE_MIN < examined[0] < SHARE_MAX
+
+
+@pytest.mark.skipif(not CAN_WATCH, reason="this system has no epoll")
+def test_connections_that_filter_are_read_after_the_others_and_within_their_share(
+    pair: MakeBrokerPair,
+) -> None:
+    _, fast = both = pair(**SETTINGS)
+    fill(both, 1_000)
+    pull(both, subscription="c = 1")
+    feed, ready = fast.feed, fast.feed.ready
+    assert ready is not None
+    filtered = fast.harness.pull_command(sys_flag=4, subscription="c = 1", expression_type="SQL92")
+    plain = fast.harness.pull_command(queue_offset=999, sys_flag=4)
+    pairs = [socket.socketpair() for _ in range(2)]
+    try:
+        first, second = (feed.attach(fast.channels[0], far.fileno()) for _, far in pairs)
+        for (near, _), number, command in zip(
+            pairs, (first, second), (filtered, plain), strict=True
+        ):
+            ready.watch(number, True)
+            near.send(encode_command(command))
+        feed.core.peers[first].filters = 1
+        feed.core.scan_work = feed.core.scan_work_max
+        for readable in ([pairs[0][1]], []):
+            feed.refresh()
+            assert ready.receive(feed.core, True) == FeedStatus.NONE_LEFT
+            fast.end_turn()
+            assert select.select([far for _, far in pairs], [], [], 0)[0] == readable
+        feed.core.peers[first].filters = 1
+        for near, _ in pairs:
+            near.send(encode_command(plain))
+        feed.refresh()
+        assert ready.receive(feed.core, True) == FeedStatus.NONE_LEFT
+        assert ready.drained() == [second, first]
+        fast.end_turn()
+    finally:
+        for each in (*pairs[0], *pairs[1]):
+            each.close()
 
 
 def test_retries_are_filtered_by_their_original_topic(
