@@ -70,6 +70,7 @@ FIRST_TOPICS: Final = 200
 SETTLE_SECONDS_MAX: Final = 60
 DELAY_SECONDS: Final = 5
 DELIVERED_SECONDS_MAX: Final = 300
+REGISTERED_SECONDS: Final = 0.3
 ENDS: Final = 40_000
 """The transactions that a round ends: enough that their CPU time is not a few ticks of 10 ms."""
 
@@ -432,23 +433,30 @@ def registration(topics: int, version: int) -> RemotingCommand:
 
 
 def register(stored: Stored, topics: int) -> None:
-    """Register a broker, and keep its connection: name servers remove one that is closed."""
+    """Register a broker, and keep its connection: name servers remove one that is closed. Java's
+    can do so after the broker has registered again.
+    """
     if stored.registered is not None:
         stored.registered.close()
     stored.registered = BlockingConnection(stored.address, timeout_s=60)
-    answer = stored.registered.call(registration(topics, 0))
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    code = -1
+    while code != ResponseCode.SUCCESS:
+        answer = stored.registered.call(registration(topics, 0))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        time.sleep(REGISTERED_SECONDS)
+        code = stored.registered.call(route(0)).code
+
+
+def route(number: int) -> RemotingCommand:
+    return RemotingCommand.request(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=f"topic-{number}")
+    )
 
 
 def routes(topics: int) -> Callable[[Stored], list[RemotingCommand]]:
     def build(stored: Stored) -> list[RemotingCommand]:
         register(stored, topics)
-        return [
-            RemotingCommand.request(
-                RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic=f"topic-{n}")
-            )
-            for n in range(0, topics, topics // 500)
-        ]
+        return [route(number) for number in range(0, topics, topics // 500)]
 
     return build
 
