@@ -303,6 +303,7 @@ typedef struct {
     int32_t queued;   /* Python has bytes queued for it, which no reply may overtake */
     int32_t excluded; /* rmq_receive_ready leaves it to Python, which keeps bytes for its next read */
     int32_t filters;  /* its last request was a pull with an SQL92 filter */
+    int32_t passed_over; /* how often rmq_receive_ready has left it unread since it was read */
     uint8_t ip[16];
     int32_t generation; /* differs for each connection that has had this number */
     int32_t last_outgoing; /* in rmq_send: the last entry for it so far, counted from 1; 0: none */

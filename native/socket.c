@@ -11,6 +11,7 @@
 #include "rmqpy_native.h"
 
 #define PARTS_MAX 64 /* entries that one call sends */
+#define PASSED_OVER_MAX 8
 #define READY_MAX 64 /* connections that are asked for before a pull goes on */
 
 int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered)
@@ -54,8 +55,11 @@ int rmq_receive_ready(rmq_core *core, int is_start)
         const int32_t peer = core->ready[core->ready_next++];
         if (core->peers[peer].fd < 0)
             continue; /* Python has closed it meanwhile */
-        if (core->peers[peer].filters && core->scan_work >= core->scan_work_max)
-            continue; /* it is still readable in the next turn */
+        /* One that filters is left unread if the share is used, but not for ever: once it is read, Python puts it first. */
+        if (core->peers[peer].filters && core->scan_work >= core->scan_work_max
+            && core->peers[peer].passed_over++ < PASSED_OVER_MAX)
+            continue;
+        core->peers[peer].passed_over = 0;
         const int status = core->peers[peer].excluded ? RMQ_EXCLUDED : rmq_receive(core, peer, 0);
         if (status != RMQ_DONE)
             return status;

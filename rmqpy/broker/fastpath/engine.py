@@ -260,7 +260,7 @@ class FastPath:
         peer.fd = fd
         peer.port = port
         peer.ip_length = len(ip)
-        peer.queued = peer.excluded = peer.filters = 0
+        peer.queued = peer.excluded = peer.filters = peer.passed_over = 0
         ffi.memmove(peer.ip, ip, len(ip))
         self._channels[number] = channel
         return number
