@@ -532,7 +532,7 @@ enum rmq_status {
     RMQ_COMMIT,    /* staging is full: commit it, then call again */
     RMQ_OUT_FULL,  /* the reply buffer is full: end the turn, then call again */
     RMQ_OUT_SHARE, /* this connection has its share of the replies of a turn, or filters have theirs of its work:
-                    * call again in the next turn */
+                    * call again in the next turn, or once scan_work is reset */
     RMQ_BAD_FRAME, /* the length at in_position is invalid */
     RMQ_CLOSED,    /* rmq_receive: the peer closed the stream */
     RMQ_AGAIN,     /* rmq_receive: nothing to read */
@@ -550,7 +550,7 @@ int rmq_receive(rmq_core *core, int64_t peer, int64_t buffered);
 
 /* Call rmq_receive once for each readable connection of `ready_fd`, as long as it returns RMQ_DONE;
  * any other status is returned, and belongs to the connection before ready_next. Then call again.
- * Connections are polled only if `is_start` is set, so each has one turn. */
+ * Connections are polled only if `is_start` is set, so each has one turn; some that filter are passed over. */
 int rmq_receive_ready(rmq_core *core, int is_start);
 
 /* Return whether a watched connection other than `peer` is readable, or still has to be handled. Those that

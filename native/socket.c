@@ -1,4 +1,4 @@
-/* Receives and sends around rmq_feed, which uses no socket. */
+/* Receives and sends around rmq_feed, and says whether another connection waits. */
 #include <errno.h>
 #include <sys/socket.h>
 #include <sys/types.h>
