@@ -1,7 +1,7 @@
 /* Long polling: holds pulls that are at the end of their queue, like
  * rmqpy/broker/services/pull_hold.py, which keeps those that this file refuses.
  *
- *   rmq_pull ──hold──► waiting ──► due ──rmq_resume──► rmq_pull again, or Python
+ *   rmq_pull ──hold──► waiting ──► due ──rmq_resume──► rmq_pull again, or Python (pull.c)
  *                          │        ▲
  *                          │        ├── rmq_hold_arrival: a message that it wants, at or after its offset
  *                          └────────┴── rmq_hold_sweep: its time is over, other messages have arrived, or its
@@ -125,20 +125,6 @@ static void set_due(rmq_hold *hold, int32_t number)
     hold->due_count++;
 }
 
-/* Take the first pull that is due from its list. Its memory is used again by the next one that is held. */
-static void release_first(rmq_hold *hold)
-{
-    const int32_t number = hold->due.first;
-
-    remove_from(hold, &hold->due, number);
-    if (hold->pulls[number].program != NULL)
-        hold->pulls[number].program->held--;
-    hold->pulls[number].state = RMQ_HELD_FREE;
-    hold->pulls[number].next = hold->free;
-    hold->free = number;
-    hold->due_count--;
-}
-
 int rmq_hold_pull(rmq_core *core, const rmq_pull_to_hold *given)
 {
     rmq_hold *const hold = core->hold;
@@ -215,37 +201,31 @@ void rmq_hold_sweep(rmq_core *core)
     }
 }
 
-int rmq_resume(rmq_core *core)
+void rmq_release_due(rmq_hold *hold)
 {
-    rmq_hold *const hold = core->hold;
-    rmq_model model;
+    const int32_t number = hold->due.first;
 
-    model.property_count = 0;
-    model.can_split_properties = 0;
-    while (hold->due.first != 0) {
-        const int32_t number = hold->due.first;
-        const rmq_held *const pull = &hold->pulls[number];
-        if (is_closed(core, pull)) {
-            release_first(hold);
-            continue;
-        }
-        if (hold->left <= 0)
-            return RMQ_AGAIN;
-        const uint8_t *const frame = data_of(hold, number) + pull->tags_length + pull->topic_length;
-        model.begin = NULL;
-        const int verdict = rmq_read_request(frame, pull->frame_length, &model)
-                                ? rmq_pull(core, pull->peer, &model.request, (rmq_slice){NULL, 0})
-                                : RMQ_NEEDS_PYTHON;
-        if (verdict < 0)
-            return -verdict;
-        hold->left--;
-        release_first(hold);
-        if (verdict == RMQ_NEEDS_PYTHON) {
-            hold->taken = frame;
-            hold->taken_length = pull->frame_length;
-            hold->taken_peer = pull->peer;
-            return RMQ_FALLBACK;
-        }
-    }
-    return RMQ_DONE;
+    remove_from(hold, &hold->due, number);
+    if (hold->pulls[number].program != NULL)
+        hold->pulls[number].program->held--;
+    hold->pulls[number].state = RMQ_HELD_FREE;
+    hold->pulls[number].next = hold->free;
+    hold->free = number;
+    hold->due_count--;
+}
+
+const rmq_held *rmq_first_due(rmq_core *core)
+{
+    const rmq_hold *const hold = core->hold;
+
+    while (hold->due.first != 0 && is_closed(core, &hold->pulls[hold->due.first]))
+        rmq_release_due(core->hold);
+    return hold->due.first == 0 ? NULL : &hold->pulls[hold->due.first];
+}
+
+rmq_slice rmq_held_frame(const rmq_hold *hold, const rmq_held *pull)
+{
+    const uint8_t *const data = data_of(hold, (int32_t)(pull - hold->pulls));
+
+    return (rmq_slice){data + pull->tags_length + pull->topic_length, (size_t)pull->frame_length};
 }

@@ -1,6 +1,6 @@
 /* Answers pulls with the checks of rmqpy/broker/processors/pull.py and the page of
  * rmqpy/store/reader.py: those that find messages, those whose window has none with their tags, and
- * those at the end of the queue. The last ones may wait (hold.c). */
+ * those at the end of the queue. The last ones may wait (hold.c), and are answered here once they are due. */
 #include <string.h>
 
 #include "rmqpy_native.h"
@@ -428,4 +428,33 @@ int rmq_pull(rmq_core *core, int64_t peer, const rmq_request *request, rmq_slice
     if (!(request->flag & RMQ_FLAG_ONEWAY))
         rmq_add_outgoing(core, peer, length, 0, 0);
     return RMQ_OK;
+}
+
+int rmq_resume(rmq_core *core)
+{
+    const rmq_held *pull;
+    rmq_model model;
+
+    model.property_count = 0;
+    model.can_split_properties = 0;
+    while ((pull = rmq_first_due(core)) != NULL) {
+        if (core->hold->left <= 0)
+            return RMQ_AGAIN;
+        const rmq_slice frame = rmq_held_frame(core->hold, pull);
+        model.begin = NULL;
+        const int verdict = rmq_read_request(frame.at, (int64_t)frame.length, &model)
+                                ? rmq_pull(core, pull->peer, &model.request, (rmq_slice){NULL, 0})
+                                : RMQ_NEEDS_PYTHON;
+        if (verdict < 0)
+            return -verdict;
+        core->hold->left--;
+        rmq_release_due(core->hold);
+        if (verdict == RMQ_NEEDS_PYTHON) {
+            core->hold->taken = frame.at;
+            core->hold->taken_length = (int64_t)frame.length;
+            core->hold->taken_peer = pull->peer;
+            return RMQ_FALLBACK;
+        }
+    }
+    return RMQ_DONE;
 }

@@ -1456,6 +1456,15 @@ typedef struct {
 /* Hold a pull, or leave it to Python if a limit is reached. */
 int rmq_hold_pull(rmq_core *core, const rmq_pull_to_hold *given);
 
+/* Return the first pull that is due, without those whose connection is closed, or NULL. */
+const rmq_held *rmq_first_due(rmq_core *core);
+
+/* Return the request that a held pull consists of. */
+rmq_slice rmq_held_frame(const rmq_hold *hold, const rmq_held *pull);
+
+/* Take the first pull that is due from its list. Its memory is used again by the next one that is held. */
+void rmq_release_due(rmq_hold *hold);
+
 /* access.c: compute the signature of an account over the concatenated pieces. */
 #define RMQ_SIGNATURE_LENGTH 28u
 void rmq_sign(const rmq_account *account, const rmq_slice *pieces, size_t count, uint8_t *text);
