@@ -14,12 +14,14 @@
  * pull waits in the list of a bucket chosen by the name of its topic and its queue id, with a copy of
  * the tags that its group had, or with its SQL92 program, which exists as long as a pull holds it.
  *
- * The caller sets the limits: how many pulls wait, how long, and how many one call resumes. Pulls are
+ * The caller sets the limits: how many pulls wait, how long, and how much work one call does. Pulls are
  * resumed in the order in which they became due, so no group overtakes another. */
 #include <string.h>
 
 #include "rmqpy_native.h"
 
+#define CACHE_LINE 64
+#define PREFETCH_BYTES 448 /* of tags, topic, and frame; the processor fetches the rest */
 #define WAIT_MAX ((int64_t)1 << 40) /* ms; Python adds longer times */
 
 /* Append a pull to a list. */
@@ -69,6 +71,17 @@ static rmq_held_list *bucket_of(const rmq_hold *hold, uint32_t hash)
 static uint8_t *data_of(const rmq_hold *hold, int32_t number)
 {
     return hold->data + (int64_t)(number - 1) * RMQ_HELD_BYTES;
+}
+
+/* Fetch a pull and the first bytes of its data while the one before is examined: it has waited, and
+ * is not in a cache any more. */
+static void prefetch_data(const rmq_hold *hold, int32_t number, size_t length)
+{
+    const uint8_t *const data = data_of(hold, number);
+
+    __builtin_prefetch(&hold->pulls[number]);
+    for (size_t i = 0; i < length; i += CACHE_LINE)
+        __builtin_prefetch(data + i);
 }
 
 static int waits_for(const rmq_hold *hold, int32_t number, uint32_t hash, const uint8_t *topic, size_t length,
@@ -175,6 +188,8 @@ int rmq_hold_arrival(rmq_hold *hold, const uint8_t *topic, size_t length, const 
     for (int32_t number = bucket_of(hold, hash)->first, next; number != 0; number = next) {
         rmq_held *const pull = &hold->pulls[number];
         next = pull->next;
+        if (next != 0)
+            prefetch_data(hold, next, CACHE_LINE);
         if (!waits_for(hold, number, hash, topic, length, message->queue_id))
             continue;
         if (message->queue_offset >= pull->offset) {
@@ -220,7 +235,12 @@ const rmq_held *rmq_first_due(rmq_core *core)
 
     while (hold->due.first != 0 && is_closed(core, &hold->pulls[hold->due.first]))
         rmq_release_due(core->hold);
-    return hold->due.first == 0 ? NULL : &hold->pulls[hold->due.first];
+    if (hold->due.first == 0)
+        return NULL;
+    const rmq_held *const pull = &hold->pulls[hold->due.first];
+    if (pull->next != 0)
+        prefetch_data(hold, pull->next, PREFETCH_BYTES);
+    return pull;
 }
 
 rmq_slice rmq_held_frame(const rmq_hold *hold, const rmq_held *pull)

@@ -438,7 +438,7 @@ int rmq_resume(rmq_core *core)
     model.property_count = 0;
     model.can_split_properties = 0;
     while ((pull = rmq_first_due(core)) != NULL) {
-        if (core->hold->left <= 0)
+        if (core->hold->work_left <= 0)
             return RMQ_AGAIN;
         const rmq_slice frame = rmq_held_frame(core->hold, pull);
         model.begin = NULL;
@@ -447,7 +447,9 @@ int rmq_resume(rmq_core *core)
                                 : RMQ_NEEDS_PYTHON;
         if (verdict < 0)
             return -verdict;
-        core->hold->left--;
+        rmq_peer *const to = &core->peers[pull->peer];
+        core->hold->work_left -= to->resumed_in == core->hold->slice ? 1 : 1 + RMQ_REPLY_WORK;
+        to->resumed_in = core->hold->slice;
         rmq_release_due(core->hold);
         if (verdict == RMQ_NEEDS_PYTHON) {
             core->hold->taken = frame.at;

@@ -307,6 +307,7 @@ typedef struct {
     uint8_t ip[16];
     int32_t generation; /* differs for each connection that has had this number */
     int32_t last_outgoing; /* in rmq_send: the last entry for it so far, counted from 1; 0: none */
+    int64_t resumed_in; /* the last slice in which a pull of it was resumed (rmq_hold.slice) */
 } rmq_peer;
 
 /* The template of a reply. Literal i ends at ends[i] of `text` and is followed by field[i]; `text`
@@ -385,6 +386,9 @@ typedef struct {
 /* The bytes kept for each: its tags as hash codes, its topic, and its frame. */
 #define RMQ_HELD_BYTES 768
 
+/* The work of a system call, which sends the replies of a slice to one connection, beside that of a pull. */
+#define RMQ_REPLY_WORK 5
+
 typedef struct {
     rmq_held *pulls; /* capacity + 1; the first is not used */
     uint8_t *data;   /* RMQ_HELD_BYTES for each number */
@@ -399,7 +403,8 @@ typedef struct {
     int64_t due_count;
     int64_t now_ms;  /* monotonic */
     int64_t wait_ms; /* the time that pulls wait; -1: what each requests */
-    int64_t left;    /* how many rmq_resume may still resume */
+    int64_t slice;   /* the number of this slice of the pulls that are due */
+    int64_t work_left; /* of the slice: a pull is 1, and RMQ_REPLY_WORK more if it is the first of its connection */
     const uint8_t *taken; /* the frame that Python must handle; valid until the next pull is held */
     int64_t taken_length, taken_peer;
 } rmq_hold;
@@ -578,9 +583,9 @@ int rmq_hold_arrival(rmq_hold *hold, const uint8_t *topic, size_t length, const 
  * arrived, or whose connection is closed. */
 void rmq_hold_sweep(rmq_core *core);
 
-/* Answer the held pulls that are due, at most `left`. Returns RMQ_DONE if none is due any more,
- * RMQ_AGAIN if some are, RMQ_OUT_FULL, or RMQ_FALLBACK if Python must answer the pull in `taken`;
- * after the last two, call again. */
+/* Answer the held pulls that are due, as long as `work_left` is positive. Returns RMQ_DONE if none is
+ * due any more, RMQ_AGAIN if some are, RMQ_OUT_FULL, or RMQ_FALLBACK if Python must answer the pull in
+ * `taken`; after the last two, call again. */
 int rmq_resume(rmq_core *core);
 
 /* Append copies of delayed messages to the queues that they name. `messages` has the offset and size

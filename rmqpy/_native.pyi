@@ -16,6 +16,7 @@ class _Scan:
 class _Lib:
     RMQ_COLUMN_COUNT: int
     RMQ_HELD_BYTES: int
+    RMQ_REPLY_WORK: int
     RMQ_KEY_COLUMNS: int
     RMQ_PART_COUNT: int
     RMQ_PROPERTIES_MAX: int

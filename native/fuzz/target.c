@@ -32,6 +32,7 @@
 #define GATHERED_BYTES (20 * 40)
 #define ROWS 256
 #define HELD 16
+#define WORK_OF_SLICE 12
 #define DELIVERED 4
 #define CLUSTER_NAME "DefaultCluster"
 #define REPLY_TEXT "{\"code\":0,\"opaque\":,\"extFields\":{\"a\":\"\",\"b\":\"\"}}"
@@ -391,11 +392,12 @@ static void resume_held(test_broker *broker)
         rmq_hold_sweep(core);
     if (broker->turns % 11 == 0)
         core->peers[0].generation++;
-    broker->hold.left = 4;
+    broker->hold.slice++;
+    broker->hold.work_left = WORK_OF_SLICE;
     for (;;) {
         const int status = rmq_resume(core);
         check_hold(&broker->hold);
-        check(core->hold->left >= 0, "more was resumed than allowed");
+        check(core->hold->work_left > -1 - RMQ_REPLY_WORK, "more was resumed than allowed");
         if (status != RMQ_FALLBACK && status != RMQ_OUT_FULL) {
             check(status == RMQ_AGAIN || (status == RMQ_DONE && broker->hold.due_count == 0), "pulls were not resumed");
             break;

@@ -27,14 +27,14 @@ from rmqpy.store.results import Arrival
 
 CAPACITY: Final = HELD_BYTES // (lib.RMQ_HELD_BYTES + ffi.sizeof("rmq_held"))
 BUCKETS: Final = 1 << 14
-RESUMED_AT_ONCE: Final = 256
-"""The number of pulls that a slice resumes, about 1.5 ms of work; a slice also ends when the reply
-buffer of a turn is full.
+WORK_AT_ONCE: Final = 256 * (1 + lib.RMQ_REPLY_WORK)
+"""The work of a slice, about 1.5 ms: 256 pulls of as many connections, or five times as many of a
+few; a slice also ends when the reply buffer of a turn is full.
 """
 NEVER_MS: Final = 1 << 62
 """A time after every deadline."""
-COST_IN_PYTHON: Final = 16
-"""The share of a slice that a pull takes if Python answers it."""
+WORK_IN_PYTHON: Final = 16 * (1 + lib.RMQ_REPLY_WORK)
+"""What a pull adds to the work of a slice if Python answers it."""
 
 
 class Replies(Protocol):
@@ -134,14 +134,15 @@ class FastPathHold:
     def resume_ready(self, resume: Resume) -> None:
         replies, state = self._replies, self._state
         replies.refresh()
-        state.left = RESUMED_AT_ONCE
+        state.slice += 1
+        state.work_left = WORK_AT_ONCE
         while lib.rmq_resume(self._core) == FeedStatus.FALLBACK:
             self._resume_in_python(resume)
         replies.flush_replies()
 
     def _resume_in_python(self, resume: Resume) -> None:
         state, replies = self._state, self._replies
-        state.left -= COST_IN_PYTHON
+        state.work_left -= WORK_IN_PYTHON
         channel = replies.channel(state.taken_peer)
         command = decode_command(memoryview(bytes(ffi.buffer(state.taken, state.taken_length))))
         if channel is None or channel.closed:

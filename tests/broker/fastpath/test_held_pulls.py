@@ -19,7 +19,8 @@ from harness.fastpath import (
 )
 
 from rmqpy.acl.signature import Credentials
-from rmqpy.broker.fastpath.hold import RESUMED_AT_ONCE
+from rmqpy.broker.fastpath import hold
+from rmqpy.codec.native.binding import lib
 from rmqpy.config.keys import BrokerRole, FlushDiskType
 from rmqpy.remoting.bodies import SubscriptionData
 from rmqpy.remoting.command import RemotingCommand
@@ -27,6 +28,8 @@ from rmqpy.remoting.frame import decode_command, encode_command
 
 SEEDS = int(os.environ.get("RMQPY_HOT_SEEDS", "60"))
 TURNS = 60
+
+REPLY_WORK: int = lib.RMQ_REPLY_WORK
 
 SUSPEND = "6"
 """The flag of a pull that may wait and has an expression."""
@@ -362,27 +365,37 @@ def test_python_holds_what_is_too_large_for_c(both: BrokerPair) -> None:
 
 
 @pytest.mark.parametrize("settings", LOGS, ids=IDS)
+@pytest.mark.parametrize("connections", [1, 20, 80])
 def test_a_message_for_many_groups_wakes_them_in_slices(
-    pair: MakeBrokerPair, settings: dict[str, Any]
+    pair: MakeBrokerPair,
+    monkeypatch: pytest.MonkeyPatch,
+    connections: int,
+    settings: dict[str, Any],
 ) -> None:
-    """In their order, with other work between the slices."""
+    """In their order, with other work between the slices, of which each system call is a part."""
+    work = 300
+    monkeypatch.setattr(hold, "WORK_AT_ONCE", work)
     both = pair(**settings)
-    begin(both)
-    count = 3 * RESUMED_AT_ONCE // 2
+    begin(both, 1 + connections)
+    sent_to = min(connections, work // (1 + REPLY_WORK))
+    slice_count = sent_to + work - sent_to * (1 + REPLY_WORK)
+    count = slice_count + connections
     for side in both:
         for opaque in range(count):
-            side.receive(1, pull(40, opaque, maxMsgNums="1"))
+            side.receive(1 + opaque % connections, pull(40, opaque, maxMsgNums="1"))
         side.end_turn()
         turn(side, 0, sends(1))
     assert held_in_c(both) == 0
     fast = both[1]
-    assert [answer.opaque for answer in fast.channels[1].take()] == [*range(RESUMED_AT_ONCE)]
+    answered = [answer.opaque for channel in fast.channels[1:] for answer in channel.take()]
+    assert sorted(answered) == [*range(slice_count)]
     turn(fast, 0, sends(1))
     turn(both[0], 0, sends(1))
     for side in both:
         side.harness.scheduler.run_until_idle()
-        side.channels[1].take()
-        assert len(side.channels[1].written) == count
+        for channel in side.channels[1:]:
+            channel.take()
+        assert sum(len(channel.written) for channel in side.channels[1:]) == count
     assert fast.handed_back[11] == 1
 
 
