@@ -90,7 +90,7 @@ static int draft_send(const rmq_core *core, const rmq_peer *peer, pending_send *
     return set_destination(core, send, numbers[QUEUE_ID], numbers[BORN]);
 }
 
-/* The same for a request that matches the model. */
+/* The same for a request that matches the model and has its topic. */
 static int draft_similar_send(const rmq_core *core, pending_send *send)
 {
     static const rmq_number_rule RULES[2] = {{SEND_QUEUE_ID, 1, INT32_MAX}, {SEND_BORN, 1, INT64_MAX}};
@@ -360,6 +360,14 @@ static int store_messages(rmq_core *core, int64_t peer, pending_send *send, int6
     return RMQ_OK;
 }
 
+static int is_of_same_topic(const pending_send *send)
+{
+    const rmq_text topic = send->request->texts[SEND_TOPIC];
+
+    return topic.length == (uint32_t)send->message.topic_length
+        && rmq_bytes_equal(topic.at, send->message.topic, topic.length);
+}
+
 /* Handle a send. If it matches the model, `send` still describes the previous request. */
 static int handle_send(rmq_core *core, int64_t peer, const rmq_model *model, pending_send *send)
 {
@@ -369,7 +377,8 @@ static int handle_send(rmq_core *core, int64_t peer, const rmq_model *model, pen
 
     if (!core->send_enabled)
         return RMQ_NEEDS_PYTHON;
-    if (!(request->matches_model ? draft_similar_send(core, send) : draft_send(core, &core->peers[peer], send))
+    if (!(request->matches_model && is_of_same_topic(send) ? draft_similar_send(core, send)
+                                                           : draft_send(core, &core->peers[peer], send))
         || !load_properties(core, model, send)
         || !rmq_is_authorized(core, request, (rmq_slice){send->raw, (size_t)send->raw_length}, send->topic->accounts))
         return RMQ_NEEDS_PYTHON;

@@ -302,8 +302,9 @@ static int read_json(cursor *in, rmq_request *request)
 }
 
 /* The texts that differ between two headers of the same producer or consumer. */
-static const int VARYING_OF_SENDS[] = {SEND_QUEUE_ID, SEND_BORN, SEND_PROPERTIES};
-static const int VARYING_OF_PULLS[] = {PULL_QUEUE_ID, PULL_OFFSET, PULL_COMMIT};
+enum { VARYING_COUNT = 4 };
+static const int VARYING_OF_SENDS[VARYING_COUNT] = {SEND_TOPIC, SEND_QUEUE_ID, SEND_BORN, SEND_PROPERTIES};
+static const int VARYING_OF_PULLS[VARYING_COUNT] = {PULL_TOPIC, PULL_QUEUE_ID, PULL_OFFSET, PULL_COMMIT};
 
 static void add_varying(rmq_model *model, int number, rmq_text text)
 {
@@ -367,7 +368,7 @@ static void remember_model(const cursor *whole, rmq_model *model)
     model->count = model->property_count = 0;
     if (model->can_split_properties && request->code != 11 && properties.at != NULL)
         model->property_count = split_properties(properties, model->properties);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < VARYING_COUNT; i++)
         add_varying(model, varying[i], request->texts[varying[i]]);
     for (int i = 0; i < model->property_count; i++) {
         const rmq_property *const item = &model->properties[i];

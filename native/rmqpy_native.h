@@ -1352,7 +1352,7 @@ typedef struct {
 /* The JSON header that was read last in a buffer; the next one is compared with it before it is
  * parsed. The properties of a send are compared by name if all names and values are plain; the
  * value of WAIT must then be equal, too. */
-enum { RMQ_SPLIT_MAX = 12, RMQ_VARYING_MAX = 5 + RMQ_SPLIT_MAX };
+enum { RMQ_SPLIT_MAX = 12, RMQ_VARYING_MAX = 6 + RMQ_SPLIT_MAX };
 enum { RMQ_SIGNATURE_TEXT = RMQ_TEXT_COUNT + 1, RMQ_FIRST_VALUE };
 typedef struct {
     const uint8_t *begin, *end; /* NULL: no header was read yet */

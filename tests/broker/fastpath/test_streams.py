@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 from attrs import define
-from harness.fastpath import PULL_FIELDS, BrokerPair, FallbackDriver, FastPathDriver, MakeBrokerPair
+from harness.fastpath import (
+    PULL_FIELDS,
+    SEND_FIELDS,
+    BrokerPair,
+    FallbackDriver,
+    FastPathDriver,
+    MakeBrokerPair,
+)
 
 from rmqpy.acl.signature import Credentials
 from rmqpy.codec.message import BatchItem, encode_batch_body
@@ -366,6 +373,56 @@ def test_equal_on_random_streams(
     both[1].feed.core.fallback_capacity = rng.choice([1, 1, 3, 32])
     _run(both, Stream(rng))
     assert_same(both)
+
+
+def _send_to(topic: str, opaque: int, signer: Credentials | None = None) -> bytes:
+    fields = {**SEND_FIELDS, "b": topic, "i": "TAGS\x01TagA"}
+    command = RemotingCommand(310, opaque, ext_fields=fields, body=b"body")
+    return encode_command(command if signer is None else signer.signed(command))
+
+
+@pytest.mark.parametrize("settings", [{}, DLEDGER], ids=["classic", "dledger"])
+def test_sends_that_differ_in_their_topic_are_stored_in_it(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None], settings: dict[str, Any]
+) -> None:
+    """C compares a header with the one before. A topic has its own flags, queues, and name."""
+    both = pair(**settings)
+    creation = {**Stream(random.Random(1)).topic_settings(), "perm": "6", "writeQueueNums": "4"}
+    topics = ["T", "U", "U-with-a-longer-name", "M", "N"]
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for topic in topics:
+            kind = "MULTI_TAG" if topic in "MN" else "SINGLE_TAG"
+            fields = {**creation, "topic": topic, "topicFilterType": kind}
+            side.receive(0, encode_command(RemotingCommand(17, ext_fields=fields)))
+            side.receive(0, _send_to(topic, 1))
+            side.end_turn()
+    both[1].handed_back.clear()
+    mixed = [random.Random(2).choice(topics) for _ in range(200)]
+    for side in both:
+        side.receive(0, b"".join(_send_to(topic, n) for n, topic in enumerate(mixed)))
+        side.end_turn()
+    assert not both[1].handed_back
+    for side in both:
+        for other in ("unknown", "%RETRY%CG", "TBW102", "", "é"):
+            side.receive(0, b"".join(_send_to(topic, 1) for topic in ("T", other, "U")))
+            side.end_turn()
+    assert_same(both)
+
+
+def test_a_send_that_differs_in_its_topic_needs_the_permission_for_it(
+    pair: MakeBrokerPair, assert_same: Callable[[BrokerPair], None]
+) -> None:
+    both = pair(**GUARDED)
+    for side in both:
+        side.connect(("10.0.0.1", 1234))
+        for topic in ("T", "new-topic", "U", "T", "U", "new-topic", "T"):
+            side.receive(0, _send_to(topic, 1, PLAIN))
+        side.end_turn()
+        side.receive(0, b"".join(_send_to(topic, 2, PLAIN) for topic in ("T", "U", "T")))
+        side.end_turn()
+    assert_same(both)
+    assert access_of(both[0]) == access_of(both[1])
 
 
 def access_of(side: FallbackDriver | FastPathDriver) -> dict[str, str]:
