@@ -2,9 +2,9 @@
 
     python bench/performance.py
 
-The page has every row of the newest full run of ``compare.py``, the newest runs of ``requests.py``
-and ``clients.py``, and the runs of ``live.py``. It depends on the results only, so a test compares
-it without a tolerance.
+The page has every row of the newest full run of ``compare.py``, the newest runs of ``requests.py``,
+``tailing.py``, and ``clients.py``, and the runs of ``live.py``. It depends on the results only, so
+a test compares it without a tolerance.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import math
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from html import escape
+from operator import getitem
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,8 @@ PAGE: Final = FOLDER.parent / "docs" / "reference" / "performance.md"
 ROWS_OF_A_FULL_RUN: Final = 20
 LIVE: Final = "*-live-own-disks.json"
 """The name of the results of bench/live.py that the pages show."""
+RATE: Final = "messages_per_server_cpu_s"
+CLIENT_RATE: Final = "messages_per_cpu_s"
 WIDTH: Final = 760
 COLOURS: Final = {"better": "#1f6fb4", "worse": "#b4541f", "switch": "#1f6fb4", "leave": "#3a8f3a"}
 
@@ -55,6 +59,16 @@ MEANINGS: Final = {
     "failover-s": "a killed leader is replaced, s",
     "failover-fast-s": "the same, rmqpy with its fast profile",
     "start-s": "start with an empty store, s",
+    "groups-1": "1 group, 4 queues",
+    "groups-10": "10 groups, 4 queues",
+    "groups-10-500": "the same, 500 sends per second",
+    "groups-100": "100 groups, 4 queues",
+    "groups-100-100": "the same, 100 sends per second",
+    "groups-1000": "1,000 groups, 1 queue",
+    "held-1000": "1,000 waiting pulls: 10 groups, 100 queues",
+    "held-1000-200": "the same, 200 sends per second",
+    "held-10000": "10,000 waiting pulls: 100 groups, 100 queues",
+    "held-10000-50": "the same, 50 sends per second",
 }
 
 
@@ -230,6 +244,17 @@ Rust is the crate `rocketmq-broker` 1.0.0 with its defaults (`--rust`), one roun
 empty cell: it refused the request, or was not measured. Each request is described in
 [bench/README.md](../../bench/README.md#other-requests).
 
+## Consumers that wait
+
+`python bench/tailing.py`, deliveries to consumers that wait at the ends of their queues, per
+CPU-second of the broker, and their latency from the moment at which the send was due; medians.
+Rows without a rate keep 32 messages under way to all groups, on either broker. {tailing_load}
+[Raw data](../../bench/results/{tailing})
+
+| load | | Java 4.9.7 | rmqpy | ratio | p99 of Java, ms | of rmqpy, ms |
+|---|---|---|---|---|---|---|
+{tailing_rows}
+
 ## The client
 
 `python bench/clients.py`, messages per CPU-second of the client, medians. {clients_load}
@@ -253,10 +278,18 @@ Spark's own writer.
 def page() -> str:
     """Return the text of docs/reference/performance.md."""
     run, requests, clients = full_run(), newest("*-requests.json"), newest("*-clients.json")
+    tailing = newest("*-tailing.json")
     content, of_requests, of_clients = _read(run), _read(requests), _read(clients)
+    of_tailing = _read(tailing)
     machine, rows = content["machine"], content["rows"]
     return _PAGE.format(
-        slower="\n".join(_slower((rows, run), (of_requests, requests), (of_clients, clients))),
+        slower="\n".join(
+            slower(
+                (rows, run),
+                ((of_requests, requests), (of_tailing, tailing)),
+                (of_clients, clients),
+            )
+        ),
         rounds=content["rounds"],
         seconds=content["seconds"],
         cores=machine["cores"],
@@ -273,9 +306,12 @@ def page() -> str:
         requests_load=_load(of_requests),
         requests=requests.name,
         request_rows="\n".join(_with_rust(of_requests)),
+        tailing_load=_load(of_tailing),
+        tailing=tailing.name,
+        tailing_rows="\n".join(_deliveries(of_tailing)),
         clients_load=_load(of_clients),
         clients=clients.name,
-        client_rows="\n".join(_pairs(of_clients, "messages_per_cpu_s")),
+        client_rows="\n".join(_pairs(of_clients, CLIENT_RATE)),
     )
 
 
@@ -289,11 +325,12 @@ def _load(content: Mapping[str, Any]) -> str:
     return f"The load before the run was {content['machine']['load_before']:.1f}."
 
 
-def _medians(content: Mapping[str, Any], figure: str) -> Iterator[tuple[str, float, float]]:
+def _medians(content: Mapping[str, Any], *figure: str) -> Iterator[tuple[str, float, float]]:
+    """Yield the name of each load and the medians of a figure, which may be within another."""
     for name, kinds in content["results"].items():
         if kinds.get("java") and kinds.get("rmqpy"):
             java, ours = (
-                statistics.median(each[figure] for each in kinds[kind])
+                statistics.median(reduce(getitem, figure, each) for each in kinds[kind])
                 for kind in ("java", "rmqpy")
             )
             yield name, java, ours
@@ -304,25 +341,32 @@ def _pairs(content: Mapping[str, Any], figure: str) -> Iterator[str]:
         yield f"| {name} | {_short(java)} | {_short(ours)} | {ours / java:.3g} |"
 
 
+def _deliveries(content: Mapping[str, Any]) -> Iterator[str]:
+    rates = _medians(content, RATE)
+    latencies = _medians(content, "latency_ms", "p99")
+    for (name, java, ours), (_, java_ms, our_ms) in zip(rates, latencies, strict=True):
+        cells = [name, MEANINGS[name], *map(_short, (java, ours)), f"{ours / java:.3g}"]
+        yield f"| {' | '.join([*cells, *map(_short, (java_ms, our_ms))])} |"
+
+
 def _with_rust(content: Mapping[str, Any]) -> Iterator[str]:
-    figure = "messages_per_server_cpu_s"
-    for name, row in zip(content["results"], _pairs(content, figure), strict=True):
+    for name, row in zip(content["results"], _pairs(content, RATE), strict=True):
         rounds = content["results"][name].get("rust", ())
-        served = [each[figure] for each in rounds if not each["refused"]]
+        served = [each[RATE] for each in rounds if not each["refused"]]
         yield f"{row} {_short(statistics.median(served)) if served else ''} |"
 
 
-def _slower(
+def slower(
     compared: tuple[Sequence[Mapping[str, Any]], Path],
-    requests: tuple[Mapping[str, Any], Path],
-    clients: tuple[Mapping[str, Any], Path],
+    of_brokers: Sequence[tuple[Mapping[str, Any], Path]],
+    of_clients: tuple[Mapping[str, Any], Path],
 ) -> Iterator[str]:
     found = [(gain.name, gain.times, compared[1]) for gain in gains(compared[0])]
     for (content, path), figure in (
-        (requests, "messages_per_server_cpu_s"),
-        (clients, "messages_per_cpu_s"),
+        *((each, RATE) for each in of_brokers),
+        (of_clients, CLIENT_RATE),
     ):
-        whose = "of the client: " if path.name.endswith("-clients.json") else ""
+        whose = "of the client: " if figure == CLIENT_RATE else ""
         medians = _medians(content, figure)
         found += [(whose + name, ours / java, path) for name, java, ours in medians]
     for name, times, path in sorted(found, key=lambda each: each[1]):

@@ -69,6 +69,26 @@ def test_a_row_below_one_is_listed_as_slower(monkeypatch: pytest.MonkeyPatch) ->
     assert ">0.25<" in performance.bars(performance.gains([row]))
 
 
+def test_loads_below_one_of_every_benchmark_are_listed_as_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    performance = script("performance", "bench", monkeypatch)
+
+    def results(name: str, figure: str, ours: float) -> dict[str, Any]:
+        return {"results": {name: {"java": [{figure: 4.0}], "rmqpy": [{figure: ours}]}}}
+
+    brokers = [
+        (results("held", performance.RATE, 1.0), Path("a-tailing.json")),
+        (results("pull", performance.RATE, 5.0), Path("a-requests.json")),
+    ]
+    clients = (results("send", performance.CLIENT_RATE, 2.0), Path("a-clients.json"))
+    listed = list(performance.slower(([], Path("a.json")), brokers, clients))
+    assert [row.split(" | ")[:2] for row in listed] == [
+        ["| held", "0.25"],
+        ["| of the client: send", "0.50"],
+    ]
+
+
 def test_every_series_of_rmqpy_is_on_the_page_of_metrics() -> None:
     code = "".join(path.read_text("utf-8") for path in (ROOT / "rmqpy").rglob("metric*.py"))
     names = set(re.findall(r"\brmqpy_[a-z_]+[a-z]\b", code))
