@@ -438,7 +438,7 @@ int rmq_resume(rmq_core *core)
     model.property_count = 0;
     model.can_split_properties = 0;
     while ((pull = rmq_first_due(core)) != NULL) {
-        if (core->hold->work_left <= 0)
+        if (core->hold->work_left <= 0 || core->scan_work >= core->scan_work_max)
             return RMQ_AGAIN;
         const rmq_slice frame = rmq_held_frame(core->hold, pull);
         model.begin = NULL;

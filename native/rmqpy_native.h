@@ -583,7 +583,8 @@ int rmq_hold_arrival(rmq_hold *hold, const uint8_t *topic, size_t length, const 
  * arrived, or whose connection is closed. */
 void rmq_hold_sweep(rmq_core *core);
 
-/* Answer the held pulls that are due, as long as `work_left` is positive. Returns RMQ_DONE if none is
+/* Answer the held pulls that are due, as long as `work_left` is positive and the SQL92 filters of this
+ * turn have a share left. Returns RMQ_DONE if none is
  * due any more, RMQ_AGAIN if some are, RMQ_OUT_FULL, or RMQ_FALLBACK if Python must answer the pull in
  * `taken`; after the last two, call again. */
 int rmq_resume(rmq_core *core);

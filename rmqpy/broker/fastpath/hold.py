@@ -29,7 +29,7 @@ CAPACITY: Final = HELD_BYTES // (lib.RMQ_HELD_BYTES + ffi.sizeof("rmq_held"))
 BUCKETS: Final = 1 << 14
 WORK_AT_ONCE: Final = 256 * (1 + lib.RMQ_REPLY_WORK)
 """The work of a slice, about 1.5 ms: 256 pulls of as many connections, or up to six times as many
-of one; a slice also ends when the reply buffer of a turn is full.
+of one; a slice also ends when the reply buffer of a turn is full, or the share of its filters used.
 """
 NEVER_MS: Final = 1 << 62
 """A time after every deadline."""

@@ -197,6 +197,31 @@ def test_filters_have_their_share_of_a_turn(pair: MakeBrokerPair) -> None:
     assert len(fast.channels[0].take()) == 9 + 1
 
 
+def test_waiting_pulls_that_filter_have_their_share_of_a_slice(
+    pair: MakeBrokerPair, assert_same: ASSERT
+) -> None:
+    """Each examines what has arrived since it waits, which no message limits."""
+    both = pair(**SETTINGS)
+    fill(both, 100)
+    pull_all(both, subscription="c = 1")
+    count = 40
+    for side in both:
+        command = side.harness.pull_command(
+            queue_offset=100, sys_flag=6, subscription="c = 1", expression_type="SQL92"
+        )
+        side.receive(0, encode_command(command) * count)
+        side.end_turn()
+    state = both[1].feed.core.hold
+    assert state.count == count
+    fill(both, 1_000)
+    before = state.slice
+    for side in both:
+        side.harness.scheduler.advance(5_000)
+        assert [answer.code for answer in side.channels[0].take()] == [20] * count
+    assert state.slice - before >= count // 2
+    assert_same(both)
+
+
 @pytest.mark.skipif(not CAN_WATCH, reason="this system has no epoll")
 def test_a_pull_ends_after_its_share_if_another_connection_waits(pair: MakeBrokerPair) -> None:
     _, fast = both = pair(**SETTINGS)
